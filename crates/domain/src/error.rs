@@ -1,0 +1,123 @@
+//! The errors that a caller of the ledger can meet: each has its own SQLSTATE, a message that says what and why, and
+//! where it helps a DETAIL and a HINT that says what to do. No message ever holds a payload value or a secret.
+
+use std::fmt;
+
+/// What went wrong, as the SQLSTATE that the caller sees (class `CL`, and the two standard codes that fit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// `CL001`: the key is known with other parameters.
+    IdempotencyConflict,
+    /// `CL002`: the key (or tenant name) is not a valid one.
+    InvalidKey,
+    /// `CL003`: no such command type or destination.
+    UnknownName,
+    /// `CL004`: the parameters break the schema, or are not an object.
+    InvalidParams,
+    /// `CL005`: policy denies the command.
+    Denied,
+    /// `CL006`: the state does not allow this.
+    IllegalTransition,
+    /// `CL007`: the approval is for another version of the intent.
+    ApprovalMismatch,
+    /// `CL008`: this approver may not approve.
+    ApproverNotAllowed,
+    /// `CL009`: no attempt of this command has this lease token.
+    UnknownLease,
+    /// `CL010`: a look-alike was blocked.
+    LookalikeBlocked,
+    /// `CL011`: no such command.
+    NoSuchCommand,
+    /// `CL012`: a definition (destination, command type, grant) is not valid.
+    InvalidDefinition,
+    /// `CL013`: a claim inside a transaction block.
+    ClaimInTransaction,
+    /// `CL014`: the JSON is outside the bounds of the canonical form.
+    JsonOutOfBounds,
+    /// `CL015`: the relay of this ledger is fenced.
+    RelayFenced,
+    /// `42501`: the caller lacks the right.
+    InsufficientPrivilege,
+    /// `22004`: NULL for a required argument.
+    NullArgument,
+    /// `22023`: an argument has a value that is not allowed.
+    InvalidArgument,
+    /// `0A000`: the server or database cannot do this.
+    NotSupported,
+    /// `XX000`: a defect of the ledger itself.
+    Internal,
+}
+
+impl Code {
+    /// The five characters of the SQLSTATE.
+    pub const fn sqlstate(self) -> &'static str {
+        match self {
+            Code::IdempotencyConflict => "CL001",
+            Code::InvalidKey => "CL002",
+            Code::UnknownName => "CL003",
+            Code::InvalidParams => "CL004",
+            Code::Denied => "CL005",
+            Code::IllegalTransition => "CL006",
+            Code::ApprovalMismatch => "CL007",
+            Code::ApproverNotAllowed => "CL008",
+            Code::UnknownLease => "CL009",
+            Code::LookalikeBlocked => "CL010",
+            Code::NoSuchCommand => "CL011",
+            Code::InvalidDefinition => "CL012",
+            Code::ClaimInTransaction => "CL013",
+            Code::JsonOutOfBounds => "CL014",
+            Code::RelayFenced => "CL015",
+            Code::InsufficientPrivilege => "42501",
+            Code::NullArgument => "22004",
+            Code::InvalidArgument => "22023",
+            Code::NotSupported => "0A000",
+            Code::Internal => "XX000",
+        }
+    }
+}
+
+/// An error of the ledger, before it becomes a PostgreSQL error report at the outermost function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerError {
+    /// The SQLSTATE.
+    pub code: Code,
+    /// What happened and why, one sentence without a payload value.
+    pub message: String,
+    /// The particulars (a JSON pointer, a state, a position).
+    pub detail: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl LedgerError {
+    /// An error with a message alone.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None, hint: None }
+    }
+
+    /// The same with a DETAIL.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same with a HINT.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.sqlstate(), self.message)?;
+        if let Some(detail) = &self.detail {
+            write!(f, " ({detail})")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LedgerError {}
