@@ -76,6 +76,37 @@ impl Code {
     }
 }
 
+impl Code {
+    /// What to do in general, for an error that does not say it more precisely.
+    pub const fn general_hint(self) -> &'static str {
+        match self {
+            Code::IdempotencyConflict => "A repeat must carry the same parameters; a new intent needs a new key.",
+            Code::InvalidKey => {
+                "Keys have 1 to 255 bytes of UTF-8, tenant names 1 to 63 without \"/\"; no control characters, no blank at either end."
+            }
+            Code::UnknownName => "Define it first: define_destination(), define_command_type().",
+            Code::InvalidParams => "Correct the parameters; validate() tries them without registering anything.",
+            Code::Denied => "Change the parameters, or ask an administrator about the policy of this type.",
+            Code::IllegalTransition => "Look at status() and explain() for where the command stands.",
+            Code::ApprovalMismatch => "Look at the command again and use the intent_hash that status() shows now.",
+            Code::ApproverNotAllowed => {
+                "Another person must approve, through a role that did not propose this command."
+            }
+            Code::UnknownLease => "Use the lease_token that the claim of this very command handed out.",
+            Code::LookalikeBlocked => "Use the other command's key, or name it: distinct_from => that key.",
+            Code::NoSuchCommand => "Check the key and the tenant.",
+            Code::InvalidDefinition => "Correct the document at the path that DETAIL names.",
+            Code::ClaimInTransaction => "Run the claim as a statement of its own, with autocommit on.",
+            Code::JsonOutOfBounds => "Send less, or send a reference to the data instead of the data.",
+            Code::RelayFenced => "Make sure that no other copy sends, then call adopt_relay().",
+            Code::InsufficientPrivilege => "An administrator can allow it with grant_access().",
+            Code::NullArgument | Code::InvalidArgument => "Correct the argument.",
+            Code::NotSupported => "See the documentation for what is needed.",
+            Code::Internal => "Please report it, with the message and the server's log.",
+        }
+    }
+}
+
 /// An error of the ledger, before it becomes a PostgreSQL error report at the outermost function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerError {
