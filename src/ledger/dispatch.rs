@@ -1,0 +1,364 @@
+//! Execute: claiming due commands. A claim's commit is the checkpoint before the send (I2); everything that a send
+//! rests on is checked on the rows that the claim holds (I6).
+
+use super::batch::{Batch, Change};
+use super::catalog::Operation;
+use super::command::{self, Command, Lease};
+use super::{approve, catalog, fence, settle};
+use crate::pg::datum;
+use crate::pg::jsonb::JsonbArg;
+use crate::pg::report::defect;
+use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
+use command_ledger_domain::config::{IdempotencyMode, Transport};
+use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::fence::{ClaimAllowed, Fence, Identity, RowFacts, claim_allowed};
+use command_ledger_domain::hash::{hex, params_hash, sha256};
+use command_ledger_domain::json::Json;
+use command_ledger_domain::key;
+use command_ledger_domain::request::{self, Intent, RenderedRequest};
+use command_ledger_domain::retry::lease_expiry_us;
+use command_ledger_domain::status::{ApprovalState, ErrorClass, Event, Status};
+use std::rc::Rc;
+
+static LOCK_DESTINATION: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT],
+    "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('command_ledger.claim/' || $1, 0))",
+);
+
+static IN_FLIGHT: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT],
+    "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE o.counted_attempts > 1) FROM command_ledger.outbox o \
+      WHERE o.destination = $1 AND o.lease_token IS NOT NULL",
+);
+
+static PAUSED: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT],
+    "SELECT d.paused_at IS NOT NULL, d.config FROM command_ledger.destination d WHERE d.name = $1",
+);
+
+static CANDIDATES: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TIME, BIGINT, BOOL, TEXTS, TEXTS, INT],
+    "SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
+      WHERE o.destination = $1 AND o.due_at <= $2 AND o.lease_token IS NULL AND o.ledger_identity = $3 \
+        AND (o.counted_attempts > 0) = $4 \
+        AND ($5 IS NULL OR o.tenant = ANY ($5)) \
+        AND ($6 IS NULL OR EXISTS (SELECT 1 FROM command_ledger.command c \
+             WHERE c.tenant = o.tenant AND c.idempotency_key = o.idempotency_key AND c.command_type = ANY ($6))) \
+        AND (o.ordering_key IS NULL OR o.idempotency_key = \
+             (SELECT l.idempotency_key FROM command_ledger.lane l \
+               WHERE l.tenant = o.tenant AND l.destination = o.destination AND l.ordering_key = o.ordering_key \
+               ORDER BY l.place LIMIT 1)) \
+      ORDER BY o.due_at LIMIT $7 FOR NO KEY UPDATE OF o SKIP LOCKED",
+);
+
+static ONE_CANDIDATE: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TEXT],
+    "SELECT o.ordering_key IS NULL OR o.idempotency_key = \
+             (SELECT l.idempotency_key FROM command_ledger.lane l \
+               WHERE l.tenant = o.tenant AND l.destination = o.destination AND l.ordering_key = o.ordering_key \
+               ORDER BY l.place LIMIT 1) \
+       FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2 FOR NO KEY UPDATE OF o SKIP LOCKED",
+);
+
+/// Who claims, and what.
+pub struct Claim<'a> {
+    pub destination: &'a str,
+    pub max: i32,
+    /// How long an attempt may take; `None`: from the timeouts of each command's request.
+    pub lease_ms: Option<i64>,
+    pub worker: Option<&'a str>,
+    pub epoch: Option<i64>,
+    /// Tenants and command types that the claimer may have; `None`: all.
+    pub tenants: Option<&'a [String]>,
+    pub command_types: Option<&'a [String]>,
+}
+
+/// One attempt, claimed and not yet committed.
+pub struct Claimed {
+    pub command: Command,
+    pub operation: Rc<Operation>,
+    pub params: Json<'static>,
+    /// What is sent, for an HTTP destination.
+    pub request: Option<Box<RenderedRequest>>,
+    pub lease: Lease,
+}
+
+/// What the journal knows of a lease token: enough to recognise it, not enough to use it.
+pub fn token_mark(token: &[u8; 16]) -> String {
+    hex(&sha256(token)[..12])
+}
+
+/// How many more attempts may be in flight at a destination: in all, and of these repeats. The caller holds the
+/// destination's lock, so that the answer stays true until its commit.
+fn room(connection: &Connection, destination: &str) -> Result<(i64, i64), LedgerError> {
+    let Some(row) = PAUSED.first(connection, &[Arg::Text(destination)])? else {
+        return Err(catalog::unknown_destination());
+    };
+    if row.bool(0) {
+        return Ok((0, 0));
+    }
+    let config = row.json(1)?.ok_or_else(catalog::unknown_destination)?;
+    let limit = |name: &str| match config.get("limits").and_then(|l| l.get(name)) {
+        Some(Json::Number(n)) => n.parse::<i64>().ok(),
+        _ => None,
+    };
+    let in_flight = limit("in_flight").unwrap_or(16);
+    let retries = limit("retries_in_flight").unwrap_or((in_flight / 2).max(1));
+    let leased = IN_FLIGHT.first(connection, &[Arg::Text(destination)])?;
+    let (all, repeats) = leased.map_or((0, 0), |r| (r.big(0).unwrap_or(0), r.big(1).unwrap_or(0)));
+    Ok(((in_flight - all).max(0), (retries - repeats).max(0)))
+}
+
+/// Waits for the destination's claim lock, which is held until the end of the transaction.
+pub fn lock_destination(connection: &Connection, destination: &str) -> Result<(), LedgerError> {
+    LOCK_DESTINATION.first(connection, &[Arg::Text(destination)])?;
+    Ok(())
+}
+
+/// Claims due commands of one destination into the batch. Commands that are met and may not be sent (lapsed approval,
+/// deadline, tampered, …) get the transition that follows instead.
+///
+/// # Errors
+/// CL003 for an unknown destination.
+pub fn claim(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    claim: &Claim,
+) -> Result<Vec<Claimed>, LedgerError> {
+    lock_destination(connection, claim.destination)?;
+    let (room, retry_room) = room(connection, claim.destination)?;
+    let wanted = i64::from(claim.max.max(0)).min(room);
+    if wanted == 0 {
+        return Ok(Vec::new());
+    }
+    let identity = fence::identity();
+    let mut keys = Vec::new();
+    // First attempts come first: repeats never crowd them out.
+    for (repeats, limit) in [(false, wanted), (true, wanted.min(retry_room))] {
+        let limit = limit.min(wanted - i64::try_from(keys.len()).unwrap_or(0));
+        if limit <= 0 {
+            continue;
+        }
+        let rows = CANDIDATES.run(
+            connection,
+            &[
+                Arg::Text(claim.destination),
+                Arg::Time(batch.now_us()),
+                Arg::Big(fence::identity_tag(identity)),
+                Arg::Bool(repeats),
+                Arg::or_null(claim.tenants, Arg::Texts),
+                Arg::or_null(claim.command_types, Arg::Texts),
+                Arg::Int(i32::try_from(limit).unwrap_or(i32::MAX)),
+            ],
+            limit,
+        )?;
+        keys.extend(rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))));
+    }
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut claimed = Vec::with_capacity(keys.len());
+    for (command, row, params) in command::read_queued(connection, &keys)? {
+        let Some(datum) = row.datum(params) else { return Err(defect("a queued command without params")) };
+        // SAFETY: the statement selects jsonb in this column.
+        let tree = unsafe { JsonbArg::new(datum) }.tree()?.into_owned();
+        claimed.extend(judge(connection, batch, fence, claim, command, tree)?);
+    }
+    Ok(claimed)
+}
+
+/// Claims one command that was just registered, for a caller that makes the call itself; `None` when it must not be
+/// made now (limits, pause, lane, approval, not due).
+pub fn claim_one(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    request: &Claim,
+    command: &Command,
+) -> Result<Option<Claimed>, LedgerError> {
+    lock_destination(connection, request.destination)?;
+    let due = command.queued.as_ref().is_some_and(|q| q.due_us <= batch.now_us());
+    if command.live.status != Status::Approved || !due || room(connection, request.destination)?.0 == 0 {
+        return Ok(None);
+    }
+    let args = [Arg::Text(&command.tenant), Arg::Text(&command.key)];
+    if !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
+        return Ok(None);
+    }
+    let Some(params) = settle::params_of(connection, command)? else { return Ok(None) };
+    judge(connection, batch, fence, request, command.clone(), params)
+}
+
+/// Why a command that is due may not be sent; the event that follows from it.
+enum Verdict {
+    Send { request: Option<Box<RenderedRequest>>, digest: [u8; 32], lease_expires_us: i64 },
+    Instead { event: Event, look_up: bool, message: Option<String> },
+    Leave,
+}
+
+fn judge(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    claim: &Claim,
+    mut command: Command,
+    params: Json<'static>,
+) -> Result<Option<Claimed>, LedgerError> {
+    let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+    let now_us = batch.now_us();
+    let intact = params_hash(&command.tenant, &command.command_type, &params, &operation.immaterial)
+        .is_ok_and(|hash| hash == command.params_hash);
+    if intact {
+        approve::refresh_intent(connection, &operation, &mut command)?;
+    }
+    let (approval, approved_until_us) = approve::approval_state(connection, &operation, &command, now_us)?;
+    let verdict = if intact {
+        decide(&operation, &command, &params, fence, approval, approved_until_us, claim, now_us)
+    } else {
+        Verdict::Instead {
+            event: Event::Tampered,
+            look_up: false,
+            message: Some("the stored params do not match their hash".into()),
+        }
+    };
+    match verdict {
+        Verdict::Leave => Ok(None),
+        Verdict::Instead { event, look_up, message } => {
+            let mut change = Change { message, skip_lane_on_failure: operation.skips_lane(), ..Change::default() };
+            if look_up {
+                settle::schedule_lookup(&operation, &mut change, now_us);
+            }
+            batch.apply(&mut command, approval, &operation.destination, event, change)?;
+            Ok(None)
+        }
+        Verdict::Send { request, digest, lease_expires_us } => {
+            let token = datum::random_uuid().ok_or_else(|| defect("no random numbers from the system"))?;
+            let lease = Lease {
+                token,
+                expires_us: lease_expires_us,
+                epoch: claim.epoch,
+                worker: claim.worker.map(str::to_owned),
+            };
+            let mut detail = vec![
+                ("lease".into(), Json::String(token_mark(&token).into())),
+                ("request".into(), Json::String(hex(&digest).into())),
+            ];
+            if let Some(worker) = claim.worker {
+                detail.push(("worker".into(), Json::String(worker.to_owned().into())));
+            }
+            let change = Change {
+                detail: Some(Json::Object(detail)),
+                lease: Some(lease.clone()),
+                request_digest: Some(digest),
+                approved_until_us,
+                ..Change::default()
+            };
+            batch.apply(&mut command, approval, &operation.destination, Event::Claim, change)?;
+            Ok(Some(Claimed { command, operation, params, request, lease }))
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "a send rests on this many facts")]
+fn decide(
+    operation: &Operation,
+    command: &Command,
+    params: &Json,
+    fence: Fence,
+    approval: ApprovalState,
+    approved_until_us: Option<i64>,
+    claim: &Claim,
+    now_us: i64,
+) -> Verdict {
+    let live = &command.live;
+    let instead = |event| Verdict::Instead { event, look_up: false, message: None };
+    let has_lookup = operation.effective.lookup.is_some();
+    let queued = command.queued.as_ref();
+    let absence = queued.is_some_and(|q| q.absence_established);
+    let here = fence::identity();
+    let written_by = match queued {
+        Some(q) if q.identity == fence::identity_tag(here) => here,
+        _ => Identity { system_identifier: 0, database_oid: 0, extension_oid: 0 },
+    };
+    let row = RowFacts {
+        written_by,
+        deduplicates: operation.deduplicates(Some(live.first_sent_us.unwrap_or(command.registered_us)), now_us),
+        absence_established_here: absence,
+        has_lookup,
+    };
+    match claim_allowed(fence, here, &row) {
+        ClaimAllowed::Yes => {}
+        ClaimAllowed::No(_) => return Verdict::Leave,
+        ClaimAllowed::LookupFirst => return Verdict::Instead { event: Event::Fence, look_up: true, message: None },
+        ClaimAllowed::Case => return instead(Event::Fence),
+    }
+    if !approval.permits_send() {
+        return instead(Event::ApprovalLapsed);
+    }
+    if command.deadline_us.is_some_and(|d| d <= now_us) {
+        return Verdict::Instead {
+            event: Event::DeadlineOver,
+            look_up: has_lookup && live.maybe_sent,
+            message: Some("the deadline passed before it was sent".into()),
+        };
+    }
+    if live.counted >= operation.retry().max_attempts {
+        return Verdict::Instead {
+            event: Event::BudgetOver { error: ErrorClass::BudgetExhausted },
+            look_up: has_lookup && live.maybe_sent,
+            message: Some(format!("all {} attempts are used", live.counted)),
+        };
+    }
+    let rests_on_key = live.maybe_sent && !absence;
+    if rests_on_key && !operation.deduplicates(live.first_sent_us, now_us) {
+        return Verdict::Instead { event: Event::WindowOver, look_up: has_lookup, message: None };
+    }
+    let (request, digest) = match &operation.effective.transport {
+        Transport::Http => {
+            let (id, destination_key) = (key::uuid_text(&command.id()), command.destination_key());
+            let intent = Intent {
+                params,
+                destination_key: &destination_key,
+                command_id: &id,
+                tenant: &command.tenant,
+                command_type: &command.command_type,
+            };
+            match request::render(&operation.effective, &intent) {
+                Ok(request) => {
+                    let digest = request.digest();
+                    (Some(Box::new(request)), digest)
+                }
+                Err(error) => {
+                    return Verdict::Instead {
+                        event: Event::BudgetOver { error: ErrorClass::Rejected },
+                        look_up: false,
+                        message: Some(format!("the request cannot be built: {} at {}", error.reason, error.path)),
+                    };
+                }
+            }
+        }
+        Transport::Function { .. } | Transport::Pull => (None, command.intent_hash),
+    };
+    if live.maybe_sent && live.request_digest.is_some_and(|sent| sent != digest) {
+        return Verdict::Instead { event: Event::RequestChanged, look_up: false, message: None };
+    }
+    let lease_ms = claim.lease_ms.unwrap_or_else(|| {
+        // The wire may wait as long for a connection as for the answer; the rest is for collecting the answer.
+        request.as_ref().map_or(60_000, |r| r.timeout_ms.saturating_mul(2).saturating_add(5_000))
+    });
+    let uses_key = operation.effective.idempotency.mode != IdempotencyMode::None;
+    let window_end_us = (rests_on_key && uses_key)
+        .then(|| live.first_sent_us.and_then(|first| operation.window_end_us(first)))
+        .flatten();
+    let lease_expires_us = lease_expiry_us(now_us, lease_ms, command.deadline_us, approved_until_us, window_end_us);
+    if lease_expires_us <= now_us {
+        return Verdict::Leave;
+    }
+    Verdict::Send { request, digest, lease_expires_us }
+}

@@ -1,0 +1,98 @@
+//! jsonpath, evaluated by the server: policy predicates in strict mode (a missing field must not open a gate),
+//! predicates over answers in lax mode, and the values that a path finds.
+
+use crate::pg::spi::{Arg, Connection, JSONB, Mode, Statement, TEXT};
+use crate::pg::transaction::nested;
+use command_ledger_domain::error::{Code, LedgerError};
+use command_ledger_domain::json::Json;
+use command_ledger_domain::policy::Predicate;
+use pgrx::pg_sys::Datum;
+
+static MATCH: Statement =
+    Statement::new(Mode::Snapshot, &[JSONB, TEXT], "SELECT pg_catalog.jsonb_path_match($1, $2::jsonpath, '{}', true)");
+
+static FIRST: Statement = Statement::new(
+    Mode::Snapshot,
+    &[JSONB, TEXT],
+    "SELECT pg_catalog.jsonb_path_query_first($1, $2::jsonpath, '{}', true)",
+);
+
+static ALL: Statement = Statement::new(
+    Mode::Snapshot,
+    &[JSONB, TEXT],
+    "SELECT q.value FROM pg_catalog.jsonb_path_query($1, $2::jsonpath, '{}', true) AS q (value)",
+);
+
+static EXISTS: Statement =
+    Statement::new(Mode::Snapshot, &[JSONB, TEXT], "SELECT pg_catalog.jsonb_path_exists($1, $2::jsonpath, '{}', true)");
+
+static COMPILE: Statement = Statement::new(Mode::Snapshot, &[TEXT], "SELECT $1::jsonpath");
+
+/// Most records of one lookup that are looked at.
+pub const MAX_RECORDS: i64 = 10_000;
+
+fn in_mode(path: &str, mode: &str) -> String {
+    let trimmed = path.trim_start();
+    if trimmed.starts_with("strict ") || trimmed.starts_with("lax ") {
+        trimmed.to_owned()
+    } else {
+        format!("{mode} {trimmed}")
+    }
+}
+
+/// A policy predicate over the params, in strict mode.
+pub fn strict(connection: &Connection, document: Datum, path: &str) -> Result<Predicate, LedgerError> {
+    let row = MATCH.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "strict"))])?;
+    Ok(Predicate::of(row.and_then(|r| r.datum(0)).map(|d| d.value() as u8 != 0)))
+}
+
+/// A predicate over an answer, in lax mode: true or not.
+pub fn lax(connection: &Connection, document: &Json, path: &str) -> Result<bool, LedgerError> {
+    let row = MATCH.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))])?;
+    Ok(row.is_some_and(|r| r.bool(0)))
+}
+
+/// The first value that a path finds.
+pub fn first(connection: &Connection, document: &Json, path: &str) -> Result<Option<Json<'static>>, LedgerError> {
+    match FIRST.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))])? {
+        Some(row) => row.json(0),
+        None => Ok(None),
+    }
+}
+
+/// Whether a path finds anything, for a list that may be empty: in strict mode, a missing member is not an empty list.
+pub fn list_present(connection: &Connection, document: &Json, records: &str) -> Result<bool, LedgerError> {
+    // `$.items[*]` over {"items": []} finds nothing, and so does it over {}: what must exist is the list itself.
+    let list = records.trim_end().strip_suffix("[*]").unwrap_or(records);
+    let row = EXISTS.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(list, "strict"))])?;
+    Ok(row.is_some_and(|r| r.bool(0)))
+}
+
+/// Every value that a path finds.
+pub fn all(connection: &Connection, document: &Json, path: &str) -> Result<Vec<Json<'static>>, LedgerError> {
+    let rows = ALL.run(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))], MAX_RECORDS)?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows.iter() {
+        found.extend(row.json(0)?);
+    }
+    Ok(found)
+}
+
+/// The text of a scalar; `None` for null, arrays and objects.
+pub fn scalar_text(value: &Json) -> Option<String> {
+    match value {
+        Json::String(s) => Some(s.clone().into_owned()),
+        Json::Number(n) => Some(n.clone().into_owned()),
+        Json::Bool(b) => Some(b.to_string()),
+        Json::Null | Json::Array(_) | Json::Object(_) => None,
+    }
+}
+
+/// Checks that the server can compile a path; CL012 names the field.
+pub fn check(connection: &Connection, field: &str, path: &str) -> Result<(), LedgerError> {
+    nested(|| COMPILE.first(connection, &[Arg::Text(&in_mode(path, "strict"))]).map(drop)).map_err(|error| {
+        LedgerError::new(Code::InvalidDefinition, "a jsonpath of the definition cannot be compiled")
+            .detail(format!("{field}: {}", error.message))
+            .hint("See the SQL/JSON path language in the server's documentation; predicates look like $.amount > 1000.")
+    })
+}

@@ -1,0 +1,458 @@
+//! Prepare: registering an intent, in the caller's transaction, before anything is sent.
+//!
+//! An existing key is compared first, under its own row's type version; schema, policy and look-alikes run for new
+//! keys only, so that a changed definition never turns an honest repeat into a conflict.
+
+use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
+use super::catalog::{self, Operation};
+use super::command::{self, Command, Lease, Live, Queued};
+use super::receipt::{self, Outcome};
+use super::{fence, journal, predicate, rows};
+use crate::pg::call::Call;
+use crate::pg::datum;
+use crate::pg::jsonb::JsonbArg;
+use crate::pg::report::defect;
+use crate::pg::spi::{Arg, BIGINT, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME};
+use crate::relay::{counters, wake};
+use command_ledger_domain::canonical::canonical;
+use command_ledger_domain::config::{Lookalike, LookalikeAction};
+use command_ledger_domain::error::{Code, LedgerError};
+use command_ledger_domain::hash::{HASH_VERSION, IntentParts, intent_hash, params_hash};
+use command_ledger_domain::json::Json;
+use command_ledger_domain::key;
+use command_ledger_domain::policy::{self, Predicate};
+use command_ledger_domain::status::{Status, registered};
+use pgrx::pg_sys::Datum;
+use std::rc::Rc;
+
+/// What the caller of register() says.
+pub struct Intent<'a> {
+    pub tenant: &'a str,
+    pub key: &'a str,
+    pub command_type: &'a str,
+    pub params: JsonbArg,
+    pub run_id: Option<&'a str>,
+    pub step_id: Option<&'a str>,
+    pub workflow_version: Option<&'a str>,
+    pub refs: Option<JsonbArg>,
+    pub proposal: Option<JsonbArg>,
+    pub ordering_key: Option<&'a str>,
+    pub not_before_us: Option<i64>,
+    pub deadline_us: Option<i64>,
+    pub distinct_from: Option<&'a str>,
+}
+
+static INSERT: Statement = Statement::new(
+    Mode::Write,
+    &[
+        TEXT, TEXT, TIME, TIME, TIME, TIME, TEXT, INT, INT, INT, TEXT, BYTEA, BYTEA, BYTEA, TEXT, JSONB, TEXT, TEXT,
+        TEXT, TEXT, JSONB, JSONB, BIGINT,
+    ],
+    "INSERT INTO command_ledger.command \
+            (tenant, idempotency_key, registered_at, updated_at, not_before, deadline, lookalike_until, status, type_version, \
+             hash_version, approvals_required, command_type, params_hash, intent_hash, journal_head, proposer, params, \
+             run_id, step_id, workflow_version, ordering_key, refs, proposal, retain_ms) \
+     VALUES ($1, $2, $3, $3, $4, $5, $6, $7::command_ledger.command_status, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
+             $17, $18, $19, $20, $21, $22, $23) \
+     ON CONFLICT (tenant, idempotency_key) DO NOTHING RETURNING true",
+);
+
+static LOOKALIKES: Statement = Statement::new(
+    Mode::Fresh,
+    &[BYTEA, TEXT, TIME, TEXT],
+    "SELECT c.idempotency_key FROM command_ledger.command c \
+      WHERE c.params_hash = $1 AND c.lookalike_until IS NOT NULL AND c.command_type = $2 AND c.registered_at > $3 \
+        AND c.idempotency_key <> $4 ORDER BY c.registered_at DESC LIMIT 20",
+);
+
+static LOCK_HASH: Statement = Statement::new(Mode::Fresh, &[BIGINT], "SELECT pg_catalog.pg_advisory_xact_lock($1)");
+
+static ENTER_LANE: Statement = Statement::new(
+    Mode::Write,
+    &[TEXT, TEXT, TEXT, TEXT],
+    "INSERT INTO command_ledger.lane (tenant, destination, ordering_key, place, idempotency_key) \
+     SELECT $1, $2, $3, (coalesce(pg_catalog.max(l.place), 0) + 1), $4 FROM command_ledger.lane l \
+      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3",
+);
+
+/// A 64-bit lock number from a name, in this ledger's own part of the advisory lock space.
+fn lock_number(parts: &[&[u8]]) -> i64 {
+    let mut bytes = b"command_ledger.lock".to_vec();
+    for part in parts {
+        bytes.push(0);
+        bytes.extend_from_slice(part);
+    }
+    let digest = command_ledger_domain::hash::sha256(&bytes);
+    let mut number = [0u8; 8];
+    number.copy_from_slice(&digest[..8]);
+    i64::from_be_bytes(number)
+}
+
+static IN_LANE: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TEXT, TEXT, TEXT],
+    "SELECT 1 FROM command_ledger.lane l \
+      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3 AND l.idempotency_key = $4 LIMIT 1",
+);
+
+/// Takes a lane's lock until the end of the transaction: places are given in the order of this lock.
+pub fn lock_lane(connection: &Connection, tenant: &str, destination: &str, lane: &str) -> Result<(), LedgerError> {
+    let number = lock_number(&[b"lane", tenant.as_bytes(), destination.as_bytes(), lane.as_bytes()]);
+    LOCK_HASH.first(connection, &[Arg::Big(number)])?;
+    Ok(())
+}
+
+/// What registering came to.
+pub struct Registered {
+    pub command: Command,
+    pub operation: Rc<Operation>,
+    pub outcome: Outcome,
+}
+
+/// Compares a repeat with what is stored: the same content is a replay, other content a conflict (CL001).
+fn compare(
+    connection: &Connection,
+    existing: Command,
+    intent: &Intent,
+    tree: &Json,
+) -> Result<Registered, LedgerError> {
+    let operation = catalog::version(connection, &existing.command_type, existing.type_version)?;
+    let same = existing.command_type == intent.command_type
+        && params_hash(intent.tenant, &existing.command_type, tree, &operation.immaterial)? == existing.params_hash;
+    if same {
+        counters::count(counters::Counter::ReplaysAnswered);
+        return Ok(Registered { command: existing, operation, outcome: Outcome::Replayed });
+    }
+    counters::count(counters::Counter::ConflictsRefused);
+    let what =
+        if existing.command_type == intent.command_type { "other material parameters" } else { "another command type" };
+    Err(LedgerError::new(Code::IdempotencyConflict, format!("the idempotency key is already registered with {what}"))
+        .detail(format!(
+            "The command stands at {} (attempt {}), registered as {} version {}.",
+            existing.live.status, existing.live.attempt, existing.command_type, existing.type_version
+        ))
+        .hint(
+            "A repeat must carry the same parameters. For a new intent use a new key; to change a command that was never attempted use revise().",
+        ))
+}
+
+/// What policy says of new params.
+pub struct Verdict {
+    pub params_hash: [u8; 32],
+    pub intent_hash: [u8; 32],
+    pub approvals_required: i32,
+}
+
+/// Checks params against shape, schema and policy, and computes the hashes. Used by register, revise and validate.
+pub fn judge(
+    connection: &Connection,
+    operation: &Operation,
+    tenant: &str,
+    key: &str,
+    params: &JsonbArg,
+    tree: &Json,
+) -> Result<Verdict, LedgerError> {
+    if tree.as_object().is_none() {
+        return Err(LedgerError::new(Code::InvalidParams, "params must be a JSON object")
+            .detail("At: (the whole document)")
+            .hint("Put the parameters into an object: {\"name\": value}."));
+    }
+    if let Some(schema) = &operation.policy.schema {
+        schema.validate(tree)?;
+    }
+    if let Some(path) = &operation.policy.deny_when {
+        let predicate = predicate::strict(connection, params.datum(), path)?;
+        if policy::deny(Some(predicate)) {
+            return Err(LedgerError::new(Code::Denied, "the policy of this command type denies the command").detail(
+                match predicate {
+                    Predicate::Unknown => "deny_when could not be decided for these parameters (a field is missing or of another type), and an undecided gate stays shut.",
+                    _ => "deny_when is true for these parameters.",
+                },
+            ).hint("Change the parameters, or ask an administrator about the policy of this type."));
+        }
+    }
+    let approvals_required = match (&operation.policy.approval, operation.approval_rule()) {
+        (Some(configured), Some(rule)) => {
+            let when =
+                configured.when.as_ref().map(|path| predicate::strict(connection, params.datum(), path)).transpose()?;
+            if policy::approval_needed(Some(&rule), when) {
+                i32::try_from(rule.approvers).unwrap_or(1).max(1)
+            } else {
+                0
+            }
+        }
+        _ => 0,
+    };
+    Ok(Verdict {
+        params_hash: params_hash(tenant, &operation.command_type, tree, &operation.immaterial)?,
+        intent_hash: intent_of(operation, tenant, key, tree)?,
+        approvals_required,
+    })
+}
+
+/// The intent hash of these params under this operation.
+pub fn intent_of(operation: &Operation, tenant: &str, key: &str, tree: &Json) -> Result<[u8; 32], LedgerError> {
+    let id = key::command_id(tenant, key);
+    intent_hash(IntentParts {
+        command_id: &key::uuid_text(&id),
+        command_type: &operation.command_type,
+        type_version: operation.version,
+        destination: &operation.destination,
+        request_config_digest: &operation.request_config_digest,
+        params: tree,
+    })
+}
+
+/// Keys of the tenant's other commands of this type with the same content within the look-alike window.
+pub fn commands_like(
+    connection: &Connection,
+    operation: &Operation,
+    key: &str,
+    hash: &[u8; 32],
+    now_us: i64,
+) -> Result<Vec<String>, LedgerError> {
+    let Some(Lookalike { window_ms, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
+    let since_us = now_us.saturating_sub(window_ms.saturating_mul(1_000));
+    let rows = LOOKALIKES.run(
+        connection,
+        &[Arg::Bytes(hash), Arg::Text(&operation.command_type), Arg::Time(since_us), Arg::Text(key)],
+        20,
+    )?;
+    Ok(rows.iter().filter_map(|r| r.text(0)).collect())
+}
+
+/// CL010 for a command that looks like these.
+pub fn lookalike_blocked(keys: &[&str]) -> LedgerError {
+    LedgerError::new(
+        Code::LookalikeBlocked,
+        "a command of this type with the same content was registered under another key a short time ago",
+    )
+    .detail(format!("{} such command(s); the newest has the key {:?}.", keys.len(), keys.first().unwrap_or(&"")))
+    .hint("If this is the same intent, use that key. If it is meant twice, say so: distinct_from => that key.")
+}
+
+/// Look-alikes of new content that the caller did not name as different.
+pub fn lookalikes(
+    connection: &Connection,
+    operation: &Operation,
+    key: &str,
+    hash: &[u8; 32],
+    distinct_from: Option<&str>,
+    now_us: i64,
+) -> Result<Vec<String>, LedgerError> {
+    let Some(Lookalike { action, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
+    if *action == LookalikeAction::Block {
+        // Two look-alikes under different keys at the same moment must see each other.
+        LOCK_HASH.first(connection, &[Arg::Big(lock_number(&[b"lookalike", hash]))])?;
+    }
+    let others = commands_like(connection, operation, key, hash, now_us)?;
+    let named: Vec<&str> = distinct_from.into_iter().collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let action = match action {
+        LookalikeAction::Flag => policy::LookalikeAction::Flag,
+        LookalikeAction::Block => policy::LookalikeAction::Block,
+    };
+    Ok(match policy::lookalike(action, &others, &named) {
+        policy::Lookalike::Clear => Vec::new(),
+        policy::Lookalike::Flag(keys) => keys.into_iter().map(str::to_owned).collect(),
+        policy::Lookalike::Block(keys) => {
+            counters::count(counters::Counter::LookalikesStopped);
+            return Err(lookalike_blocked(&keys));
+        }
+    })
+}
+
+fn check_times(intent: &Intent, now_us: i64) -> Result<(), LedgerError> {
+    if intent.deadline_us.is_some_and(|d| d <= now_us) {
+        return Err(LedgerError::new(Code::InvalidArgument, "the deadline is already past")
+            .hint("Give a deadline in the future, or none."));
+    }
+    if let (Some(not_before), Some(deadline)) = (intent.not_before_us, intent.deadline_us)
+        && not_before >= deadline
+    {
+        return Err(LedgerError::new(Code::InvalidArgument, "not_before is not before the deadline")
+            .hint("Between not_before and deadline there must be time for an attempt."));
+    }
+    Ok(())
+}
+
+/// Registers an intent: the original command for a known key, a new one otherwise.
+pub fn register_intent(caller: &Caller, connection: &Connection, intent: &Intent) -> Result<Registered, LedgerError> {
+    let tree = intent.params.tree()?;
+    // Twice at most: the winner of a race may be gone again by the time it is read.
+    for _ in 0..3 {
+        if let Some(existing) = command::read_fresh(connection, intent.tenant, intent.key)? {
+            return compare(connection, existing, intent, &tree);
+        }
+        if let Some(created) = create(caller, connection, intent, &tree)? {
+            return Ok(created);
+        }
+    }
+    Err(defect("a key was neither free nor taken"))
+}
+
+fn create(
+    caller: &Caller,
+    connection: &Connection,
+    intent: &Intent,
+    tree: &Json,
+) -> Result<Option<Registered>, LedgerError> {
+    let operation = catalog::newest(connection, intent.command_type)?;
+    let now_us = datum::now_us();
+    check_times(intent, now_us)?;
+    operation.effective.idempotency.check_key(&key::destination_key(intent.tenant, intent.key))?;
+    for document in [&intent.refs, &intent.proposal].into_iter().flatten() {
+        // Bounded like everything that is stored.
+        canonical(&document.tree()?)?;
+    }
+    let verdict = judge(connection, &operation, intent.tenant, intent.key, &intent.params, tree)?;
+    lookalikes(connection, &operation, intent.key, &verdict.params_hash, intent.distinct_from, now_us)?;
+    let proposer = caller.name();
+    let to = registered(verdict.approvals_required > 0).to;
+    let id = key::command_id(intent.tenant, intent.key);
+    let head = journal::first_hash(&id, &proposer, now_us, to, &verdict.params_hash, &verdict.intent_hash);
+    let deadline_us = intent.deadline_us.or(match (to, operation.policy.retry.deadline_ms) {
+        (Status::Approved, Some(ms)) => Some(now_us.saturating_add(ms.saturating_mul(1_000))),
+        _ => None,
+    });
+    let lane = intent.ordering_key;
+    if let Some(lane) = lane {
+        lock_lane(connection, intent.tenant, &operation.destination, lane)?;
+    }
+    let lookalike_until_us =
+        operation.policy.lookalike.as_ref().map(|l| now_us.saturating_add(l.window_ms.saturating_mul(1_000)));
+    let retention = &operation.policy.retention;
+    let retain_ms = retention.payload_ms.into_iter().chain(retention.key_ms).min();
+    let won = INSERT.first(
+        connection,
+        &[
+            Arg::Text(intent.tenant),
+            Arg::Text(intent.key),
+            Arg::Time(now_us),
+            Arg::or_null(intent.not_before_us, Arg::Time),
+            Arg::or_null(deadline_us, Arg::Time),
+            Arg::or_null(lookalike_until_us, Arg::Time),
+            Arg::Text(to.as_str()),
+            Arg::Int(operation.version),
+            Arg::Int(i32::from(HASH_VERSION)),
+            Arg::Int(verdict.approvals_required),
+            Arg::Text(&operation.command_type),
+            Arg::Bytes(&verdict.params_hash),
+            Arg::Bytes(&verdict.intent_hash),
+            Arg::Bytes(&head),
+            Arg::Text(&proposer),
+            Arg::Datum(intent.params.datum()),
+            Arg::or_null(intent.run_id, Arg::Text),
+            Arg::or_null(intent.step_id, Arg::Text),
+            Arg::or_null(intent.workflow_version, Arg::Text),
+            Arg::or_null(lane, Arg::Text),
+            Arg::or_null(intent.refs, |j| Arg::Datum(j.datum())),
+            Arg::or_null(intent.proposal, |j| Arg::Datum(j.datum())),
+            Arg::or_null(retain_ms, Arg::Big),
+        ],
+    )?;
+    if won.is_none() {
+        return Ok(None);
+    }
+    let mut command = Command {
+        tenant: intent.tenant.to_owned(),
+        key: intent.key.to_owned(),
+        command_type: operation.command_type.clone(),
+        type_version: operation.version,
+        hash_version: i32::from(HASH_VERSION),
+        registered_us: now_us,
+        updated_us: now_us,
+        not_before_us: intent.not_before_us,
+        deadline_us,
+        redacted: false,
+        approvals_required: verdict.approvals_required,
+        params_hash: verdict.params_hash,
+        intent_hash: verdict.intent_hash,
+        proposer,
+        ordering_key: lane.map(str::to_owned),
+        retain_ms,
+        record_id: None,
+        result: None,
+        live: Live::registered(to, head),
+        queued: None,
+    };
+    if let Some(lane) = lane {
+        ENTER_LANE.execute(
+            connection,
+            &[Arg::Text(intent.tenant), Arg::Text(&operation.destination), Arg::Text(lane), Arg::Text(intent.key)],
+        )?;
+    }
+    if to == Status::Approved {
+        command.queued = Some(Queued {
+            due_us: intent.not_before_us.unwrap_or(now_us).max(now_us),
+            approved_until_us: None,
+            identity: fence::identity_tag(fence::identity()),
+            lease: None::<Lease>,
+            kept_record_id: None,
+            absence_established: false,
+        });
+        rows::insert_queued(connection, &command, &operation.destination)?;
+        wake::at_commit();
+    } else {
+        rows::INSERT_REQUEST.execute(
+            connection,
+            &[Arg::Text(intent.tenant), Arg::Text(intent.key), Arg::Time(now_us), Arg::or_null(deadline_us, Arg::Time)],
+        )?;
+    }
+    Ok(Some(Registered { command, operation, outcome: Outcome::Created }))
+}
+
+/// Puts a command back into its lane, behind those that wait there, unless it never left it. The caller took the
+/// lane's lock before it locked the command.
+pub fn enter_lane_again(connection: &Connection, command: &Command, destination: &str) -> Result<(), LedgerError> {
+    let Some(lane) = &command.ordering_key else { return Ok(()) };
+    let args = [Arg::Text(&command.tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(&command.key)];
+    if IN_LANE.first(connection, &args)?.is_none() {
+        ENTER_LANE.execute(connection, &args)?;
+    }
+    Ok(())
+}
+
+fn named<'a>(call: &'a Call, argument: usize, name: &str) -> Result<Option<&'a str>, LedgerError> {
+    let Some(text) = call.text(argument) else { return Ok(None) };
+    if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
+        return Err(LedgerError::new(
+            Code::InvalidArgument,
+            format!("{name} must have 1 to 255 bytes and no control characters"),
+        )
+        .detail(format!("It has {} bytes.", text.len()))
+        .hint("Leave it out if there is none."));
+    }
+    Ok(Some(text))
+}
+
+/// Reads the arguments that register() and register_and_claim() share: type, key, params, and from `at` on the rest.
+pub fn intent_from(call: &Call, at: usize) -> Result<Intent<'_>, LedgerError> {
+    Ok(Intent {
+        command_type: call.required_text(0, "command_type")?,
+        key: key_of(call, 1)?,
+        params: call.required_jsonb(2, "params")?,
+        run_id: named(call, at, "run_id")?,
+        step_id: named(call, at + 1, "step_id")?,
+        workflow_version: named(call, at + 2, "workflow_version")?,
+        refs: call.jsonb(at + 3),
+        proposal: call.jsonb(at + 4),
+        ordering_key: named(call, at + 5, "ordering_key")?,
+        not_before_us: call.time_us(at + 6),
+        deadline_us: call.time_us(at + 7),
+        distinct_from: named(call, at + 8, "distinct_from")?,
+        tenant: tenant_of(call, at + 9)?,
+    })
+}
+
+/// `register(…)`
+pub fn register(call: &Call) -> Result<Option<Datum>, LedgerError> {
+    let intent = intent_from(call, 3)?;
+    as_owner(call, |caller, connection| {
+        caller.require(connection, Capability::Propose, intent.tenant, Some(intent.command_type))?;
+        let done = register_intent(caller, connection, &intent)?;
+        receipt::one(call, connection, &done.command, &done.operation.destination, done.outcome)
+    })
+}
+
+crate::sql_function!(ledger_register, pg_finfo_ledger_register, register);

@@ -1,0 +1,132 @@
+//! Sweeps: what time alone brings about. Each looks for candidates without locks, then locks and checks every row
+//! again in a subtransaction of its own, so that one bad row never stops a sweep.
+
+use super::batch::{Actor, Batch, Change};
+use super::command::{self, Command};
+use super::settle::{self, Ending};
+use super::{approve, catalog, fence};
+use crate::pg::datum;
+use crate::pg::report::{Level, log};
+use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
+use crate::pg::transaction::nested;
+use command_ledger_domain::answer::{NoAnswer, NotSent, Wire};
+use command_ledger_domain::config::Transport;
+use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::status::{ApprovalState, Event, Status};
+
+/// Who the journal says acted when only time did.
+pub const CLOCK: &str = "command_ledger";
+
+static EXPIRED_LEASES: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TIME, BIGINT, INT],
+    "SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
+      WHERE o.lease_token IS NOT NULL AND ($1 IS NULL OR o.destination = $1) \
+        AND (o.lease_expires_at <= $2 AND ($3 IS NULL OR o.relay_epoch IS NULL OR o.relay_epoch <> $3) \
+             OR $3 IS NOT NULL AND o.relay_epoch IS NOT NULL AND o.relay_epoch <> $3) \
+      ORDER BY o.destination, o.lease_expires_at LIMIT $4",
+);
+
+static OVERDUE: Statement = Statement::new(
+    Mode::Fresh,
+    &[TIME, INT],
+    "(SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
+       WHERE o.deadline <= $1 AND o.lease_token IS NULL LIMIT $2) \
+     UNION ALL \
+     (SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
+       WHERE o.approved_until <= $1 AND o.lease_token IS NULL LIMIT $2) \
+     UNION ALL \
+     (SELECT r.tenant, r.idempotency_key FROM command_ledger.approval_request r WHERE r.deadline <= $1 LIMIT $2)",
+);
+
+/// Locks each candidate and hands it to `judge`, one subtransaction each. Says how many were changed.
+fn each(
+    connection: &Connection,
+    keys: Vec<(String, String)>,
+    judge: impl Fn(&mut Batch, &mut Command) -> Result<(), LedgerError>,
+) -> usize {
+    let mut changed = 0;
+    for (tenant, key) in keys {
+        let outcome = nested(|| {
+            let Some(mut command) = command::lock(connection, &tenant, &key)? else { return Ok(false) };
+            let actor = Actor { role: CLOCK.to_owned(), stated: None };
+            let mut batch = Batch::new(datum::now_us(), actor, fence::identity_tag(fence::identity()));
+            judge(&mut batch, &mut command)?;
+            let any = !batch.is_empty();
+            batch.flush(connection)?;
+            Ok(any)
+        });
+        match outcome {
+            Ok(true) => changed += 1,
+            Ok(false) => {}
+            Err(error) => log(Level::Warning, &format!("command_ledger: a sweep left one command as it was: {error}")),
+        }
+    }
+    changed
+}
+
+/// Ends attempts whose lease is over. `epoch` is the running relay's: leases of older runs are judged at once, its own
+/// never here (it still awaits their answers, or judges them itself).
+pub fn expired_leases(
+    connection: &Connection,
+    destination: Option<&str>,
+    epoch: Option<i64>,
+    limit: i64,
+) -> Result<usize, LedgerError> {
+    let now_us = datum::now_us();
+    let rows = EXPIRED_LEASES.run(
+        connection,
+        &[
+            Arg::or_null(destination, Arg::Text),
+            Arg::Time(now_us),
+            Arg::or_null(epoch, Arg::Big),
+            Arg::Int(i32::try_from(limit).unwrap_or(i32::MAX)),
+        ],
+        limit,
+    )?;
+    let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
+    Ok(each(connection, keys, |batch, command| {
+        let Some(lease) = command.lease().cloned() else { return Ok(()) };
+        let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
+        if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
+            return Ok(());
+        }
+        let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+        // A function's effects are rolled back with the session that held the lease.
+        let wire = match operation.effective.transport {
+            Transport::Function { .. } => Wire::NotSent { reason: NotSent::Withheld },
+            _ => Wire::NoAnswer { reason: NoAnswer::LeaseOver },
+        };
+        let mut ending = Ending::of(wire);
+        ending.message = Some("the lease ran out without an answer".into());
+        settle::settle(connection, batch, command, &operation, ending).map(drop)
+    }))
+}
+
+/// Ends commands whose deadline passed before they were sent, and approvals that lapsed.
+pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError> {
+    let rows = OVERDUE.run(
+        connection,
+        &[Arg::Time(datum::now_us()), Arg::Int(i32::try_from(limit).unwrap_or(i32::MAX))],
+        0,
+    )?;
+    let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
+    Ok(each(connection, keys, |batch, command| {
+        let now_us = batch.now_us();
+        let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+        let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
+        let mut change = Change { skip_lane_on_failure: operation.skips_lane(), ..Change::default() };
+        if command.live.maybe_sent {
+            settle::schedule_lookup(&operation, &mut change, now_us);
+        }
+        let event = match command.live.status {
+            Status::Planned | Status::Approved if command.deadline_us.is_some_and(|d| d <= now_us) => {
+                change.message = Some("the deadline passed before it was sent".into());
+                Event::DeadlineOver
+            }
+            Status::Approved if approval == ApprovalState::Missing => Event::ApprovalLapsed,
+            _ => return Ok(()),
+        };
+        batch.apply(command, approval, &operation.destination, event, change).map(drop)
+    }))
+}

@@ -1,0 +1,445 @@
+//! SQL statements: each stands once, is planned once per backend and kept, and runs with the rights of the ledger's
+//! owner. A read takes no transaction id.
+//!
+//! Statement text is ordinary SQL with two rules that [`qualify`] turns into search_path-proof SQL: an operator with a
+//! blank on both sides is pg_catalog's, and a cast to a built-in type is to pg_catalog's. `SET a=b` has no blanks.
+//! Tables and functions are always written with their schema.
+
+use super::datum;
+use super::guard::WriteGuard;
+use super::report::defect;
+use command_ledger_domain::error::{Code, LedgerError};
+use command_ledger_domain::json::Json;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::any::Any;
+use std::cell::Cell;
+use std::ffi::CString;
+
+/// What a statement may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Reads with the caller's snapshot (for STABLE functions).
+    Snapshot,
+    /// Reads what is committed now.
+    Fresh,
+    /// Writes the ledger's tables.
+    Write,
+}
+
+/// A prepared statement, one per backend.
+pub struct Statement {
+    sql: &'static str,
+    types: &'static [Oid],
+    mode: Mode,
+    plan: Cell<pg_sys::SPIPlanPtr>,
+}
+
+// SAFETY: a backend runs SQL on one thread only; pgrx refuses server calls from any other.
+unsafe impl Sync for Statement {}
+
+/// `text`
+pub const TEXT: Oid = pg_sys::TEXTOID;
+/// `int4`
+pub const INT: Oid = pg_sys::INT4OID;
+/// `int8`
+pub const BIGINT: Oid = pg_sys::INT8OID;
+/// `bool`
+pub const BOOL: Oid = pg_sys::BOOLOID;
+/// `bytea`
+pub const BYTEA: Oid = pg_sys::BYTEAOID;
+/// `jsonb`
+pub const JSONB: Oid = pg_sys::JSONBOID;
+/// `timestamptz`
+pub const TIME: Oid = pg_sys::TIMESTAMPTZOID;
+/// `uuid`
+pub const UUID: Oid = pg_sys::UUIDOID;
+/// `oid`
+pub const OID: Oid = pg_sys::OIDOID;
+/// `text[]`
+pub const TEXTS: Oid = pg_sys::TEXTARRAYOID;
+
+const OPERATORS: [&str; 15] = ["=", "<>", "<", ">", "<=", ">=", "+", "-", "*", "/", "||", "->", "->>", "@>", "~"];
+const TYPES: [&str; 11] = [
+    "text[]",
+    "text",
+    "jsonpath",
+    "jsonb",
+    "timestamptz",
+    "bytea",
+    "uuid",
+    "oid",
+    "regrole",
+    "regprocedure",
+    "regclass",
+];
+
+/// Makes a statement independent of the caller's search_path (rules in the module's comment).
+pub fn qualify(sql: &str) -> String {
+    let mut out = String::with_capacity(sql.len() * 2);
+    for (i, word) in sql.split_whitespace().enumerate() {
+        if i > 0 {
+            out.push(' ');
+        }
+        if OPERATORS.contains(&word) && out.trim_end() != "count(" {
+            out.push_str("OPERATOR(pg_catalog.");
+            out.push_str(word);
+            out.push(')');
+            continue;
+        }
+        let mut rest = word;
+        while let Some(at) = rest.find("::") {
+            out.push_str(&rest[..at + 2]);
+            rest = &rest[at + 2..];
+            if TYPES.iter().any(|t| {
+                rest.strip_prefix(t).is_some_and(|r| !r.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+            }) {
+                out.push_str("pg_catalog.");
+            }
+        }
+        out.push_str(rest);
+    }
+    out
+}
+
+/// An argument of a statement.
+pub enum Arg<'a> {
+    /// NULL
+    Null,
+    /// text
+    Text(&'a str),
+    /// int4
+    Int(i32),
+    /// int8
+    Big(i64),
+    /// bool
+    Bool(bool),
+    /// bytea
+    Bytes(&'a [u8]),
+    /// timestamptz, Unix microseconds
+    Time(i64),
+    /// uuid
+    Uuid(&'a [u8; 16]),
+    /// oid
+    Oid(Oid),
+    /// jsonb from a tree
+    Json(&'a Json<'a>),
+    /// text[]
+    Texts(&'a [String]),
+    /// any datum of the declared type
+    Datum(Datum),
+}
+
+impl<'a> Arg<'a> {
+    /// The value, or NULL.
+    pub fn or_null<T>(value: Option<T>, make: impl FnOnce(T) -> Arg<'a>) -> Arg<'a> {
+        value.map_or(Arg::Null, make)
+    }
+
+    /// The datum, in the memory of the current context; `None` for NULL.
+    pub fn value(&self) -> Option<Datum> {
+        Some(match self {
+            Arg::Null => return None,
+            Arg::Text(t) => datum::text(t),
+            Arg::Int(i) => Datum::from(*i),
+            Arg::Big(i) => Datum::from(*i),
+            Arg::Bool(b) => Datum::from(*b),
+            Arg::Bytes(b) => datum::bytea(b),
+            Arg::Time(t) => datum::time(*t),
+            Arg::Uuid(u) => datum::uuid(u),
+            Arg::Oid(o) => Datum::from(*o),
+            Arg::Json(j) => super::jsonb::to_datum(j),
+            Arg::Texts(t) => array(t.iter().map(|t| Some(datum::text(t))), pg_sys::TEXTOID),
+            Arg::Datum(d) => *d,
+        })
+    }
+}
+
+/// An array datum of a built-in element type; `None` elements are NULL.
+pub fn array(items: impl Iterator<Item = Option<Datum>>, element: Oid) -> Datum {
+    let (mut values, mut nulls) = (Vec::new(), Vec::new());
+    for item in items {
+        values.push(item.unwrap_or(Datum::from(0)));
+        nulls.push(item.is_none());
+    }
+    let mut dims = [i32::try_from(values.len()).unwrap_or(i32::MAX)];
+    let mut lower = [1i32];
+    // SAFETY: length, by-value flag and alignment are those of the element type in the catalog; both arrays hold as
+    // many entries as the one dimension says.
+    unsafe {
+        if values.is_empty() {
+            return Datum::from(pg_sys::construct_empty_array(element));
+        }
+        let (mut len, mut by_value, mut align) = (0i16, false, 0 as std::ffi::c_char);
+        pg_sys::get_typlenbyvalalign(element, &mut len, &mut by_value, &mut align);
+        Datum::from(pg_sys::construct_md_array(
+            values.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+            1,
+            dims.as_mut_ptr(),
+            lower.as_mut_ptr(),
+            element,
+            i32::from(len),
+            by_value,
+            align,
+        ))
+    }
+}
+
+/// An open SPI connection; every value read from its rows is copied out before it closes.
+pub struct Connection {
+    caller_context: pg_sys::MemoryContext,
+}
+
+impl Connection {
+    /// Runs `make` in the memory of the calling function, for what must outlive the connection (a result).
+    pub fn for_caller<T>(&self, make: impl FnOnce() -> T) -> T {
+        // SAFETY: the caller's context outlives the connection; the switch is undone on the way out, and an error
+        // resets it anyway.
+        unsafe {
+            let inner = pg_sys::MemoryContextSwitchTo(self.caller_context);
+            let made = make();
+            pg_sys::MemoryContextSwitchTo(inner);
+            made
+        }
+    }
+}
+
+/// Runs `work` with SPI connected.
+pub fn connect<T>(work: impl FnOnce(&Connection) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    // SAFETY: the connection is closed on the ordinary way out; on an error the server closes it at abort.
+    unsafe {
+        let caller_context = pg_sys::CurrentMemoryContext;
+        if pg_sys::SPI_connect() != pg_sys::SPI_OK_CONNECT as i32 {
+            return Err(defect("SPI_connect failed"));
+        }
+        let result = work(&Connection { caller_context });
+        pg_sys::SPI_finish();
+        pg_sys::MemoryContextSwitchTo(caller_context);
+        result
+    }
+}
+
+impl Statement {
+    /// A statement with the types of its arguments.
+    pub const fn new(mode: Mode, types: &'static [Oid], sql: &'static str) -> Self {
+        Self { sql, types, mode, plan: Cell::new(std::ptr::null_mut()) }
+    }
+
+    fn plan(&self) -> Result<pg_sys::SPIPlanPtr, LedgerError> {
+        let known = self.plan.get();
+        if !known.is_null() {
+            return Ok(known);
+        }
+        let sql = CString::new(qualify(self.sql)).map_err(|_| defect("NUL in a statement"))?;
+        // SAFETY: the types array has as many entries as is said; a kept plan lives as long as the backend.
+        let plan = unsafe {
+            let plan = pg_sys::SPI_prepare(
+                sql.as_ptr(),
+                i32::try_from(self.types.len()).unwrap_or(0),
+                self.types.as_ptr().cast_mut(),
+            );
+            if plan.is_null() || pg_sys::SPI_keepplan(plan) != 0 {
+                return Err(defect(format!("a statement could not be prepared: {}", self.sql)));
+            }
+            plan
+        };
+        self.plan.set(plan);
+        Ok(plan)
+    }
+
+    /// Runs the statement; `limit` 0 means all rows.
+    pub fn run(&self, _connection: &Connection, args: &[Arg], limit: i64) -> Result<Rows, LedgerError> {
+        if args.len() != self.types.len() {
+            return Err(defect(format!("{} arguments for {} in: {}", args.len(), self.types.len(), self.sql)));
+        }
+        let plan = self.plan()?;
+        let mut values = Vec::with_capacity(args.len());
+        let mut nulls = Vec::with_capacity(args.len());
+        for arg in args {
+            let datum = arg.value();
+            nulls.push(if datum.is_none() { b'n' } else { b' ' } as std::ffi::c_char);
+            values.push(datum.unwrap_or(Datum::from(0)));
+        }
+        let guard = (self.mode == Mode::Write).then(WriteGuard::open);
+        // SAFETY: values and nulls have one entry per declared argument.
+        let code = unsafe {
+            pg_sys::SPI_execute_plan(
+                plan,
+                values.as_mut_ptr(),
+                nulls.as_ptr(),
+                self.mode == Mode::Snapshot,
+                std::ffi::c_long::from(limit),
+            )
+        };
+        drop(guard);
+        if code < 0 {
+            return Err(defect(format!("SPI error {code} in: {}", self.sql)));
+        }
+        Ok(last_rows())
+    }
+
+    /// Runs and returns the first row, if any.
+    pub fn first(&self, connection: &Connection, args: &[Arg]) -> Result<Option<Row>, LedgerError> {
+        let rows = self.run(connection, args, 1)?;
+        Ok(rows.row(0))
+    }
+
+    /// Runs for the effect; says how many rows were touched.
+    pub fn execute(&self, connection: &Connection, args: &[Arg]) -> Result<usize, LedgerError> {
+        Ok(self.run(connection, args, 0)?.count)
+    }
+}
+
+/// Runs a utility statement (GRANT and the like) on the open connection. Its text holds names quoted by the server only.
+pub fn utility(sql: &str) -> Result<(), LedgerError> {
+    let sql = CString::new(sql).map_err(|_| defect("NUL in a statement"))?;
+    // SAFETY: a NUL-terminated statement; an error unwinds.
+    let code = unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) };
+    if code < 0 { Err(defect(format!("SPI error {code} in a utility statement"))) } else { Ok(()) }
+}
+
+/// The rows of the statement that ran last on the open connection.
+pub fn last_rows() -> Rows {
+    // SAFETY: SPI's result variables belong to the statement that just ran.
+    unsafe { Rows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize } }
+}
+
+/// The rows of one statement.
+pub struct Rows {
+    table: *mut pg_sys::SPITupleTable,
+    count: usize,
+}
+
+impl Rows {
+    /// How many rows were returned or touched.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Row `i`.
+    pub fn row(&self, i: usize) -> Option<Row> {
+        if i >= self.count || self.table.is_null() {
+            return None;
+        }
+        // SAFETY: the table of the connection holds `count` tuples until it is finished.
+        unsafe { Some(Row { tuple: *(*self.table).vals.add(i), descriptor: (*self.table).tupdesc }) }
+    }
+
+    /// All rows.
+    pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
+        (0..self.count).filter_map(|i| self.row(i))
+    }
+}
+
+/// One row; columns count from 0. Reads copy, so that a row may be left behind.
+#[derive(Clone, Copy)]
+pub struct Row {
+    tuple: pg_sys::HeapTuple,
+    descriptor: pg_sys::TupleDesc,
+}
+
+impl Row {
+    /// The raw datum; valid while the connection is open.
+    pub fn datum(&self, column: usize) -> Option<Datum> {
+        let mut is_null = true;
+        // SAFETY: tuple and descriptor belong to the open connection; an unknown column reads as NULL.
+        let value = unsafe {
+            pg_sys::SPI_getbinval(self.tuple, self.descriptor, i32::try_from(column).unwrap_or(0) + 1, &mut is_null)
+        };
+        (!is_null).then_some(value)
+    }
+
+    /// A text column.
+    pub fn text(&self, column: usize) -> Option<String> {
+        // SAFETY: the statement selects text here.
+        self.datum(column).map(|d| unsafe { datum::text_str(d) }.to_owned())
+    }
+
+    /// A text column that is never NULL.
+    pub fn text_or_empty(&self, column: usize) -> String {
+        self.text(column).unwrap_or_default()
+    }
+
+    /// An int4 column.
+    pub fn int(&self, column: usize) -> Option<i32> {
+        self.datum(column).map(|d| d.value() as i32)
+    }
+
+    /// An int8 column.
+    pub fn big(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|d| d.value() as i64)
+    }
+
+    /// A bool column, false when NULL.
+    pub fn bool(&self, column: usize) -> bool {
+        self.datum(column).is_some_and(|d| d.value() as u8 != 0)
+    }
+
+    /// A timestamptz column in Unix microseconds.
+    pub fn time(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|d| datum::from_pg_time(d.value() as i64))
+    }
+
+    /// A bytea column.
+    pub fn bytes(&self, column: usize) -> Option<Vec<u8>> {
+        // SAFETY: the statement selects bytea here.
+        self.datum(column).map(|d| unsafe { datum::varlena_bytes(d) }.to_vec())
+    }
+
+    /// A 32-byte bytea column.
+    pub fn hash(&self, column: usize) -> Option<[u8; 32]> {
+        self.bytes(column).and_then(|b| b.try_into().ok())
+    }
+
+    /// A uuid column.
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        // SAFETY: the statement selects uuid here.
+        self.datum(column).map(|d| unsafe { datum::uuid_bytes(d) })
+    }
+
+    /// An oid column.
+    pub fn oid(&self, column: usize) -> Option<Oid> {
+        self.datum(column).map(|d| Oid::from(d.value() as u32))
+    }
+
+    /// A text[] column; NULL elements are left out.
+    pub fn texts(&self, column: usize) -> Option<Vec<String>> {
+        let array = self.datum(column)?;
+        let (mut elements, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: the statement selects text[] here; the arrays that come back have `count` entries.
+        unsafe {
+            let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+            let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
+            pg_sys::deconstruct_array(array, TEXT, -1, false, align, &mut elements, &mut nulls, &mut count);
+            let all = 0..usize::try_from(count).unwrap_or(0);
+            Some(all.filter(|n| !*nulls.add(*n)).map(|n| datum::text_str(*elements.add(n)).to_owned()).collect())
+        }
+    }
+
+    /// A jsonb column as an owned tree.
+    pub fn json(&self, column: usize) -> Result<Option<Json<'static>>, LedgerError> {
+        match self.datum(column) {
+            None => Ok(None),
+            // SAFETY: the statement selects jsonb here; the tree is made independent of the row.
+            Some(d) => unsafe { super::jsonb::JsonbArg::new(d) }.tree().map(|t| Some(t.into_owned())),
+        }
+    }
+}
+
+/// What a caught panic (a server error that unwound, or a Rust panic) means as an error of ours. The server's own
+/// code is kept where we know it.
+pub fn error_from_panic(panic: Box<dyn Any + Send>) -> LedgerError {
+    use pgrx::pg_sys::panic::CaughtError;
+    match panic.downcast::<CaughtError>() {
+        Ok(caught) => match *caught {
+            CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
+                let mut error = LedgerError::new(Code::Internal, report.message().to_owned());
+                error.detail = report.detail().map(str::to_owned);
+                error.hint = report.hint().map(str::to_owned);
+                error
+            }
+            CaughtError::RustPanic { ereport, .. } => LedgerError::new(Code::Internal, ereport.message().to_owned()),
+        },
+        Err(_) => defect("a panic inside the ledger"),
+    }
+}

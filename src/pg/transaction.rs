@@ -1,0 +1,67 @@
+//! Facts about the running transaction, durability of its commit, and subtransactions.
+
+use command_ledger_domain::error::LedgerError;
+use pgrx::pg_sys;
+
+/// Whether the caller's statement is part of a transaction block, so that its commit is not in our hands.
+pub fn in_block() -> bool {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::IsTransactionBlock() || pg_sys::GetCurrentTransactionNestLevel() > 1 }
+}
+
+/// Whether this server replays another's log and takes no writes.
+pub fn in_recovery() -> bool {
+    // SAFETY: reads shared state.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Makes the commit of this transaction wait until it is flushed, whatever the settings say, and until the standbys
+/// have it where the settings ask for more than that. The caller cannot take it back before the commit.
+pub fn force_durable_commit() {
+    // SAFETY: sets a flag of the running transaction; the setting is raised for this transaction only, never lowered.
+    unsafe {
+        pg_sys::ForceSyncCommit();
+        if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
+            pg_sys::set_config_option(
+                c"synchronous_commit".as_ptr(),
+                c"on".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_LOCAL,
+                true,
+                0,
+                false,
+            );
+        }
+    }
+}
+
+/// Runs `work` in a subtransaction: an inner error, a server error or a panic undoes it alone and comes back as `Err`.
+pub fn nested<T>(work: impl FnOnce() -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    // SAFETY: the memory context and resource owner of the outer transaction are restored on both ways out, as
+    // plpgsql's exception blocks do; `work` unwinds (never jumps) to here because every server call is guarded.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        let owner = pg_sys::CurrentResourceOwner;
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let result = match outcome {
+            Ok(Ok(value)) => {
+                pg_sys::ReleaseCurrentSubTransaction();
+                Ok(value)
+            }
+            failed => {
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+                Err(match failed {
+                    Ok(Err(error)) => error,
+                    Err(panic) => super::spi::error_from_panic(panic),
+                    Ok(Ok(_)) => super::report::defect("unreachable"),
+                })
+            }
+        };
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        result
+    }
+}

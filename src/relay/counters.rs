@@ -1,0 +1,71 @@
+//! What the ledger prevented, counted in shared memory since the server started. Counted at once, also by transactions
+//! that roll back later: it says what was answered, not what was committed.
+
+use super::shared::{self, Slot};
+use crate::ledger::access::{Caller, Capability, as_owner};
+use crate::pg::call::Call;
+use crate::pg::datum;
+use crate::pg::tuple::RowSet;
+use command_ledger_domain::error::LedgerError;
+use pgrx::pg_sys::Datum;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How many counters there are.
+pub const COUNTERS: usize = 4;
+
+/// What is counted, per database. Databases beyond the slots share one set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// A key that was known was answered with its receipt.
+    ReplaysAnswered = 0,
+    /// A known key came with other params (CL001).
+    ConflictsRefused = 1,
+    /// A new key with params that were registered just before was blocked or flagged.
+    LookalikesStopped = 2,
+    /// A repeat was due and was not sent because it could have had a second effect.
+    RepeatsNotSent = 3,
+}
+
+impl Counter {
+    const ALL: [(Self, &'static str); COUNTERS] = [
+        (Self::ReplaysAnswered, "replays_answered"),
+        (Self::ConflictsRefused, "conflicts_refused"),
+        (Self::LookalikesStopped, "lookalikes_stopped"),
+        (Self::RepeatsNotSent, "repeats_not_sent"),
+    ];
+}
+
+fn counters(slot: Option<&'static Slot>) -> Option<&'static [AtomicU64; COUNTERS]> {
+    match slot {
+        Some(slot) => Some(&slot.counters),
+        None => shared::shared().map(|shared| &shared.overflow),
+    }
+}
+
+/// Adds one. Nothing is counted where the library is not preloaded.
+pub fn count(counter: Counter) {
+    if let Some(counters) = counters(shared::my_slot()) {
+        counters[counter as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// `counters()`: for whoever may read the ledger; no row for others and where nothing is counted.
+pub fn list(call: &Call) -> Result<Option<Datum>, LedgerError> {
+    let set = RowSet::start(call)?;
+    let Some(values) = counters(shared::find(shared::my_database())) else { return Ok(None) };
+    if as_owner(call, reads)? {
+        for (counter, name) in Counter::ALL {
+            let value = values[counter as usize].load(Relaxed);
+            set.push(&[Some(datum::text(name)), Some(Datum::from(i64::try_from(value).unwrap_or(i64::MAX)))])?;
+        }
+    }
+    Ok(None)
+}
+
+fn reads(caller: &Caller, connection: &crate::pg::spi::Connection) -> Result<bool, LedgerError> {
+    super::health::tenants_of(caller, connection, &[Capability::Audit, Capability::Operate, Capability::Administer])
+        .map(|tenants| tenants.is_some())
+}
+
+crate::sql_function!(ledger_counters, pg_finfo_ledger_counters, list);

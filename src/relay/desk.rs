@@ -1,0 +1,267 @@
+//! What the relay has in hand: the wire, the calls that are out and what each is for, secrets, and how fast each
+//! destination may be sent to.
+
+use crate::pg::datum;
+use crate::pg::report::{Level, defect, log};
+use crate::settings;
+use command_ledger_domain::config::{Auth, Effective, User};
+use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::request::RenderedRequest;
+use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
+use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig};
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Connections that the wire may hold at most.
+const MAX_CONNECTIONS: usize = 512;
+
+/// The attempt that a call is.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub tenant: String,
+    pub key: String,
+    pub token: [u8; 16],
+    pub attempt: i32,
+    pub destination: String,
+}
+
+/// The lookup that a call belongs to.
+#[derive(Clone, Debug)]
+pub struct LookupRound {
+    pub tenant: String,
+    pub key: String,
+    pub token: [u8; 16],
+    pub started_us: i64,
+    pub sentinel_expected: bool,
+}
+
+/// What a call is for.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    Attempt(Attempt),
+    Lookup(LookupRound),
+    Sentinel(LookupRound),
+}
+
+/// How a call ended, and what it was for.
+pub struct Ended {
+    pub purpose: Purpose,
+    pub outcome: Outcome,
+    pub ended_us: i64,
+    /// Nothing left because of the ledger's own setup (a secret, an address): not the destination's fault.
+    pub own_fault: bool,
+}
+
+/// A lookup round whose answers come in.
+pub struct OpenRound {
+    pub round: LookupRound,
+    pub answer: Option<Outcome>,
+    pub sentinel: Option<Outcome>,
+}
+
+/// The relay's desk.
+pub struct Desk {
+    wire: Option<Wire>,
+    secrets: SecretStore,
+    epoch: i64,
+    next_id: u64,
+    out: HashMap<u64, Purpose>,
+    /// Ended before the wire saw them.
+    refused: Vec<Ended>,
+    pub rounds: HashMap<[u8; 16], OpenRound>,
+    throttles: HashMap<String, (ThrottleLimits, Throttle)>,
+}
+
+fn wire_config() -> WireConfig {
+    let hosts = settings::text(&settings::ALLOWED_HOSTS).unwrap_or_default();
+    WireConfig {
+        ca_file: settings::text(&settings::CA_FILE).map(PathBuf::from),
+        proxy: settings::text(&settings::PROXY),
+        allowed_hosts: hosts.split(',').map(str::trim).filter(|h| !h.is_empty()).map(str::to_owned).collect(),
+        max_connections: MAX_CONNECTIONS,
+    }
+}
+
+fn secrets() -> SecretStore {
+    SecretStore::new(settings::text(&settings::SECRETS_DIRECTORY).map(PathBuf::from))
+}
+
+impl Desk {
+    /// Starts the wire.
+    pub fn open(epoch: i64) -> Result<Self, LedgerError> {
+        let wire = Wire::start(wire_config()).map_err(|e| defect(format!("the wire cannot start: {e}")))?;
+        Ok(Self {
+            wire: Some(wire),
+            secrets: secrets(),
+            epoch,
+            next_id: 1,
+            out: HashMap::new(),
+            refused: Vec::new(),
+            rounds: HashMap::new(),
+            throttles: HashMap::new(),
+        })
+    }
+
+    /// This run's number.
+    pub fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// Readable when answers are there.
+    pub fn wire_fd(&self) -> Option<RawFd> {
+        self.wire.as_ref().map(Wire::fd)
+    }
+
+    /// How many more calls the wire takes.
+    pub fn room(&self) -> usize {
+        self.wire.as_ref().map_or(0, Wire::room)
+    }
+
+    /// Takes changed settings on. A wire that refuses them keeps the old ones; the log says so.
+    pub fn reload(&mut self) {
+        self.secrets = secrets();
+        if let Some(wire) = &self.wire
+            && let Err(error) = wire.reconfigure(wire_config())
+        {
+            let what = "settings for connections are not usable, the old ones stay";
+            log(Level::Warning, &format!("command_ledger relay: {what}: {error}"));
+        }
+    }
+
+    /// Hands a request to the wire. What cannot even start ends at once, as not sent.
+    pub fn send(&mut self, purpose: Purpose, request: RenderedRequest, response_limit: usize, not_after: Instant) {
+        let headers = match self.headers(&request) {
+            Ok(headers) => headers,
+            Err(reason) => return self.refuse(purpose, reason),
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        let call = Call {
+            id,
+            method: request.method,
+            url: request.url,
+            headers,
+            body: request.body,
+            timeout_ms: request.timeout_ms.max(1).unsigned_abs(),
+            connect_timeout_ms: request.connect_timeout_ms.max(1).unsigned_abs(),
+            response_limit,
+            not_after,
+        };
+        if self.wire.as_ref().is_some_and(|wire| wire.send(call).is_ok()) {
+            self.out.insert(id, purpose);
+        } else {
+            self.refuse(purpose, "the relay has too many calls in hand".to_owned());
+        }
+    }
+
+    /// Ends a call that was never handed to the wire, as not sent.
+    pub fn refuse(&mut self, purpose: Purpose, reason: String) {
+        let outcome = Outcome::NotSent { reason };
+        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true });
+    }
+
+    /// The headers with the secrets in them; the error names the secret, never its value.
+    fn headers(&mut self, request: &RenderedRequest) -> Result<Vec<(String, String)>, String> {
+        let mut headers = request.headers.clone();
+        if let Some(content_type) = &request.content_type {
+            headers.push(("content-type".to_owned(), content_type.clone()));
+        }
+        let mut read = |name: &str| {
+            self.secrets.read(name).map(|s| s.reveal().to_owned()).map_err(|e| format!("secret {name:?}: {e}"))
+        };
+        match &request.auth {
+            None => {}
+            Some(Auth::Bearer { secret }) => {
+                headers.push(("authorization".to_owned(), format!("Bearer {}", read(secret)?)));
+            }
+            Some(Auth::Basic { user, password_secret }) => {
+                let user = match user {
+                    User::Plain(user) => user.clone(),
+                    User::Secret(name) => read(name)?,
+                };
+                let pair = format!("{user}:{}", read(password_secret)?);
+                headers.push(("authorization".to_owned(), format!("Basic {}", base64(pair.as_bytes()))));
+            }
+            Some(Auth::Header { name, secret }) => headers.push((name.clone(), read(secret)?)),
+        }
+        Ok(headers)
+    }
+
+    /// Up to `max` calls that have ended.
+    pub fn collect(&mut self, max: usize) -> Vec<Ended> {
+        let mut ended = std::mem::take(&mut self.refused);
+        let replies = self.wire.as_ref().map(|w| w.take(max)).unwrap_or_default();
+        ended.extend(replies.into_iter().filter_map(|reply| self.ended(reply)));
+        ended
+    }
+
+    fn ended(&mut self, reply: Reply) -> Option<Ended> {
+        let purpose = self.out.remove(&reply.id)?;
+        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false })
+    }
+
+    /// How many of `wanted` sends the destination's rate and breaker permit.
+    pub fn permitted(&mut self, destination: &str, limits: ThrottleLimits, wanted: i64) -> i64 {
+        let now_us = datum::now_us();
+        let (known, throttle) =
+            self.throttles.entry(destination.to_owned()).or_insert_with(|| (limits, Throttle::new(&limits, now_us)));
+        if *known != limits {
+            (*known, *throttle) = (limits, Throttle::new(&limits, now_us));
+        }
+        throttle.permitted(&limits, wanted, now_us)
+    }
+
+    /// So many sends were started.
+    pub fn sent(&mut self, destination: &str, count: usize) {
+        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
+            throttle.sent(limits, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A send ended; a failure here says something about the destination, not about the one request.
+    pub fn sent_ended(&mut self, destination: &str, failure: bool) {
+        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
+            throttle.ended(limits, failure, datum::now_us());
+        }
+    }
+
+    /// When the destination may be sent to again, if its rate or breaker holds it back.
+    pub fn again_at_us(&self, destination: &str) -> Option<i64> {
+        let (limits, throttle) = self.throttles.get(destination)?;
+        throttle.again_at_us(limits, datum::now_us())
+    }
+
+    /// Stops the wire within the grace; hands back what it still answered.
+    pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
+        let mut ended = std::mem::take(&mut self.refused);
+        if let Some(wire) = self.wire.take() {
+            let report = wire.shutdown(grace);
+            ended.extend(report.replies.into_iter().filter_map(|reply| self.ended(reply)));
+        }
+        ended
+    }
+}
+
+/// The limits of a destination as the throttle reads them.
+pub fn throttle_limits(effective: &Effective) -> ThrottleLimits {
+    ThrottleLimits {
+        per_second: effective.limits.per_second,
+        breaker: effective.breaker.as_ref().map(|b| (b.failures, b.cool_down_ms)),
+    }
+}
+
+/// Base64 with padding, for the one header that needs it.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().fold(0u32, |g, b| g << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        for i in 0..4 {
+            let digit = char::from(ALPHABET[(group >> (18 - 6 * i) & 63) as usize]);
+            text.push(if i <= chunk.len() { digit } else { '=' });
+        }
+    }
+    text
+}

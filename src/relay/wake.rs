@@ -1,0 +1,68 @@
+//! Telling the relay at COMMIT that there is work. One raw transaction callback per backend: it reads a flag, stores
+//! atomics and sets a latch. It cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is
+//! made up for by the sweep.
+
+use super::{hooks, shared};
+use pgrx::pg_sys::{self, XactEvent};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Wake the relay of this session's database.
+const RELAY: u32 = 1;
+/// Let the launcher look at the list of databases.
+const RESCAN: u32 = 2;
+
+/// What the running transaction asked for. Subtransactions are not told apart: one that rolls back leaves its wish
+/// behind, and a relay that is woken for nothing goes back to sleep.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Registers the callback. Only where the library is preloaded; elsewhere there is nobody to wake, and relays poll.
+pub fn register() {
+    // SAFETY: the list of callbacks lives for the process and is inherited by the postmaster's children.
+    unsafe { pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut()) };
+}
+
+/// Wakes the relay of this database when the running transaction commits; asks the launcher for one if there is none.
+pub fn at_commit() {
+    if shared::shared().is_none() || WANTED.load(SeqCst) & RELAY != 0 {
+        return;
+    }
+    // The slot is found (and claimed) here: at commit nothing may be searched for that could be missing.
+    if shared::my_slot().is_some() {
+        WANTED.fetch_or(RELAY, SeqCst);
+    } else {
+        launcher();
+    }
+}
+
+/// Lets the launcher look again at all databases when the running transaction commits.
+pub fn launcher() {
+    WANTED.fetch_or(RESCAN, SeqCst);
+}
+
+/// Not guarded by pgrx: it runs after the commit record, where an error would take the whole server down; there is
+/// nothing in it that can raise one.
+unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::c_void) {
+    match event {
+        XactEvent::XACT_EVENT_COMMIT => {
+            let wanted = WANTED.swap(0, SeqCst);
+            if wanted & RELAY != 0
+                && let Some(slot) = shared::my_known_slot()
+            {
+                slot.wake();
+            }
+            if wanted & RESCAN != 0
+                && let Some(shared) = shared::shared()
+            {
+                shared.rescan.store(1, SeqCst);
+                shared::wake_launcher();
+            }
+            hooks::let_go();
+        }
+        XactEvent::XACT_EVENT_ABORT => {
+            WANTED.store(0, SeqCst);
+            hooks::let_go();
+        }
+        XactEvent::XACT_EVENT_PREPARE => WANTED.store(0, SeqCst),
+        _ => {}
+    }
+}
