@@ -1,0 +1,52 @@
+# command_ledger: build, test, try. 'make help' lists what there is.
+# Servers never run as root, and nothing here touches the system's PostgreSQL except 'make install'.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit install package clean distclean
+
+help: ## this list
+	@echo 'make TARGET, one of:'
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 18
+	@echo 'LEDGER_STATE=DIR (default /var/tmp/command_ledger-USER) holds private servers, tools and test clusters.'
+
+setup: ## install what is missing: PostgreSQL 15, its headers, cargo-pgrx (Debian 12; root or sudo)
+	@scripts/bootstrap.sh
+
+demo: ## see it work: a throwaway server, a destination that loses answers, and what the ledger says
+	@scripts/demo.sh
+
+test: ## everything below, on PostgreSQL 15; the last line is the total
+	@scripts/test.sh lint pure db blackbox
+
+lint: ## format, clippy, shell scripts, SQL, licences of dependencies
+	@scripts/test.sh lint
+
+test-pure: ## the decisions and the wire: needs no PostgreSQL
+	@scripts/test.sh pure
+
+test-db: ## tests inside a backend
+	@scripts/test.sh db
+
+test-blackbox: ## throwaway clusters, many sessions, kill -9
+	@scripts/test.sh blackbox
+
+test-all: ## 'make test', then the black-box suite on PostgreSQL 16 and 18
+	@scripts/test.sh lint pure db blackbox blackbox-16 blackbox-18
+
+audit: ## licences, sources and known vulnerabilities of all dependencies
+	@scripts/audit.sh
+
+install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
+	@scripts/install.sh "$(PG_CONFIG)"
+
+package: ## Debian packages and their checksums, in dist/
+	@scripts/package.sh
+
+clean: ## remove what was built here
+	@scripts/clean.sh
+
+distclean: ## clean, and remove LEDGER_STATE as well
+	@scripts/clean.sh --state

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Builds the extension and installs it into a private PostgreSQL tree.
+#   scripts/install_tree.sh MAJOR NAME PROFILE [FEATURE...]      e.g. 15 test dev failpoints
+# The last line printed is the tree's bin directory (initdb, pg_ctl, psql).
+. "$(dirname "$0")/lib.sh"
+
+[ $# -ge 3 ] || die "usage: scripts/install_tree.sh MAJOR NAME PROFILE [FEATURE...]"
+major=$1 name=$2 profile=$3
+shift 3
+
+if [ "$major" = "$PG_MAJOR" ]; then
+  bin=$("$ROOT/scripts/pg_tree.sh" "$major" "$name")
+else
+  bin=$("$ROOT/scripts/pg_wheel.sh" "$major")
+  # The default major is read from cargo-pgrx' configuration, the others from here.
+  export PGRX_PG_CONFIG_PATH=$bin/pg_config
+fi
+
+cd "$ROOT"
+[ "$profile" != dev ] || share_test_dependencies
+cargo pgrx install --pg-config "$bin/pg_config" --profile "$profile" \
+  --no-default-features --features "pg$major $*" >&2
+echo "$bin"

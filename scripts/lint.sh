@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Format, clippy, shell scripts, and the SQL that an installation runs.
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+shell_scripts() {
+  local files=(.ci/run scripts/*.sh)
+  local file
+  for file in "${files[@]}"; do bash -n "$file"; done
+  sh -n scripts/shim/sudo
+  if command -v shellcheck >/dev/null; then
+    shellcheck -x -P SCRIPTDIR "${files[@]}" scripts/shim/sudo
+  else
+    note "shellcheck is not installed: only the syntax was checked"
+  fi
+}
+
+# The extension apart from the others: in one command, cargo would build its dependencies with the features that any
+# of the crates wants, and then a second time for the tests.
+clippy_extension() {
+  cargo clippy -p command_ledger --all-targets --no-default-features \
+    --features "pg$PG_MAJOR failpoints pg_test" -- -D warnings
+}
+clippy_crates() {
+  cargo clippy -p command_ledger_domain -p command_ledger_wire -p pg_test --all-targets -- -D warnings
+}
+
+step "Shell scripts" shell_scripts
+step "Format" cargo fmt --all --check
+step "Clippy: pure crates and suite" clippy_crates
+step "Clippy: extension" clippy_extension
+step "SQL: pgspot" scripts/lint_sql.sh
+step "Dependencies: licences, bans, sources" scripts/audit.sh --no-advisories

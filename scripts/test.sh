@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Runs test suites one after the other and stops at the first that fails.
+#   scripts/test.sh SUITE...      lint, pure, db, blackbox, blackbox-16, blackbox-18
+# Its last line is the total over all of them: "N passed, N failed".
+. "$(dirname "$0")/lib.sh"
+
+[ $# -gt 0 ] || die "usage: scripts/test.sh SUITE... (lint, pure, db, blackbox, blackbox-16, blackbox-18)"
+mkdir -p "$STATE/log"
+
+# The private trees are shared by all checkouts that use this state directory: one run at a time. The lock is not
+# inherited by what the tests start, so that a stray process cannot keep it.
+if [ -z "${LEDGER_LOCKED:-}" ]; then
+  exec 9>"$STATE/lock"
+  flock -n 9 || { note "another run uses $STATE: waiting for it (LEDGER_STATE=DIR gives this one its own)" && flock 9; }
+  LEDGER_LOCKED=1 "$0" "$@" 9>&-
+  exit
+fi
+
+cd "$ROOT"
+tests_expected=
+results=$(mktemp "$STATE/log/results.XXXXXX")
+started=$SECONDS
+
+# Adds up cargo's result lines: "test result: ok. 12 passed; 0 failed; 1 ignored; ...".
+total() {
+  awk -v seconds="$1" '
+    /^test result: / { for (i = 2; i <= NF; i++) {
+      if ($i ~ /^passed/) passed += $(i - 1)
+      if ($i ~ /^failed/) failed += $(i - 1)
+      if ($i ~ /^ignored/) skipped += $(i - 1) } }
+    END {
+      printf "\n== %d s in all\n", seconds
+      printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : "" }' "$results"
+}
+
+finish() {
+  local status=$?
+  say_failed_step
+  # A suite that ran no test has shown nothing. (A broken build has no failed test to show: the exit code tells.)
+  if [ -n "$tests_expected" ] && ((status == 0)) && ! grep -Eq '^test result: .* [1-9][0-9]* passed' "$results"; then
+    echo "error: no test was run" >&2
+    status=1
+  fi
+  [ -z "$tests_expected" ] || total $((SECONDS - started))
+  rm -f "$results"
+  exit "$status"
+}
+trap finish EXIT
+
+# Everything the tests print goes to the terminal as it comes, and is kept for the total.
+counted() { "$@" | tee -a "$results"; }
+
+suite_pure() { counted cargo test --no-fail-fast -p command_ledger_domain -p command_ledger_wire; }
+
+suite_db() {
+  local pgdata=$STATE/pgdata args=()
+  rm -rf "$pgdata" # what a killed run left
+  mkdir -p "$pgdata"
+  if is_root; then
+    chown postgres: "$pgdata"
+    args=(--runas postgres)
+    export PATH="$ROOT/scripts/shim:$PATH"
+  fi
+  share_test_dependencies
+  # pgrx asks the environment who it is.
+  USER=$(id -un) counted cargo pgrx test "pg$PG_MAJOR" --no-default-features --features "pg$PG_MAJOR failpoints" \
+    --pgdata "$pgdata" ${args[@]+"${args[@]}"}
+}
+
+# The suite of the project's own harness, against a tree that has the extension with its fault points.
+blackbox_on() {
+  local bin
+  bin=$("$ROOT/scripts/install_tree.sh" "$1" test dev failpoints)
+  LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test
+}
+
+set_up=
+for suite in "$@"; do
+  if [ -z "$set_up" ] && [ "$suite" = pure ]; then
+    scripts/bootstrap.sh --rust-only
+  elif [ -z "$set_up" ]; then
+    scripts/bootstrap.sh
+    set_up=yes
+  fi
+  [ "$suite" = lint ] || tests_expected=yes
+  case $suite in
+  lint) scripts/lint.sh ;;
+  pure) step "Pure tests: decisions and wire" suite_pure ;;
+  db) step "Tests inside PostgreSQL $PG_MAJOR" suite_db ;;
+  blackbox) step "Black-box tests on PostgreSQL $PG_MAJOR" blackbox_on "$PG_MAJOR" ;;
+  blackbox-*) step "Black-box tests on PostgreSQL ${suite#blackbox-}" blackbox_on "${suite#blackbox-}" ;;
+  *) die "no such suite: $suite" ;;
+  esac
+done
