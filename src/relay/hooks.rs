@@ -82,8 +82,8 @@ fn seen(access: pg_sys::ObjectAccessType::Type, class: Oid, object: Oid) {
         // A new database may be a copy of one with a ledger.
         OAT_POST_CREATE if database => wake::launcher(),
         // Which extension it is does not matter: the worker looks.
-        OAT_POST_CREATE => wake::at_commit(),
-        OAT_DROP if shared::my_known_slot().is_some() => wake::at_commit(),
+        OAT_POST_CREATE => wake::extension_changed(),
+        OAT_DROP if shared::my_known_slot().is_some() => wake::extension_changed(),
         _ => {}
     }
 }

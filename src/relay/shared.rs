@@ -7,6 +7,7 @@
 //! | state, outcome | launcher and worker | see [`State`], [`Outcome`] |
 //! | pid, proc | the worker | 0 and -1: no relay runs |
 //! | wake | committing sessions | there may be work; without a relay: one is wanted |
+//! | changed | DROP and CREATE EXTENSION | the relay must look whether its extension is still there |
 //! | hold_pid | a session that needs the database empty | no relay may run while it is not 0 |
 //! | refused_at_us | the launcher | when it last found no free background worker |
 //! | clock_* | the worker | the wall clock was set |
@@ -88,6 +89,7 @@ pub struct Slot {
     pub state: AtomicU32,
     pub outcome: AtomicU32,
     pub wake: AtomicU32,
+    pub changed: AtomicU32,
     pub pid: AtomicI32,
     pub proc: AtomicI32,
     pub hold_pid: AtomicI32,
@@ -123,7 +125,7 @@ impl Slot {
     }
 
     fn clear(&self) {
-        for field in [&self.state, &self.outcome, &self.wake] {
+        for field in [&self.state, &self.outcome, &self.wake, &self.changed] {
             field.store(0, SeqCst);
         }
         for field in [&self.started_us, &self.refused_at_us, &self.clock_step_us, &self.clock_stepped_at_us] {

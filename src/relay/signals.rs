@@ -10,8 +10,8 @@
 //! | SIGINT (pg_cancel_backend, time limits) | nothing | cancels the statement | nothing: what must be durable stays awaited |
 //! | SIGHUP | flag and latch | read at the next turn | same |
 //!
-//! A transaction that still runs well after the stop request (a handler that swallows the cancel) is ended with the
-//! whole process, as the server's own handler would; see [`hard_stop_if_late`].
+//! A transaction that still runs well after the stop request or its own time limit (a handler function that swallows the
+//! cancel) is ended with the whole process, as the server's own handler would; see [`hard_stop_if_late`].
 
 use super::shared;
 use crate::settings;
@@ -27,6 +27,11 @@ static RELOADS: AtomicU32 = AtomicU32::new(0);
 /// A copy of command_ledger.shutdown_grace that a signal handler may read.
 static GRACE_MS: AtomicI64 = AtomicI64::new(2_000);
 
+/// When the running transaction has outlived its time limit by so much that it must be ignoring it.
+static OVERDUE_AT_MS: AtomicI64 = AtomicI64::new(i64::MAX);
+
+/// How long after its time limit a transaction may go on before the process is ended under it.
+const OVERDUE_MARGIN_MS: i64 = 5_000;
 /// How long after stop request and grace a transaction may go on before the process is ended under it.
 const HARD_STOP_MARGIN_MS: i64 = 1_500;
 
@@ -143,15 +148,27 @@ fn remember_grace() {
 }
 
 /// Marks that a transaction runs, from here to [`transaction_ended`]. A cancel from before it is forgotten.
-pub fn transaction_begins() {
+/// `statement_ms`: its time limit, 0 for none.
+pub fn transaction_begins(statement_ms: i32) {
+    let overdue_at_ms = match statement_ms {
+        0 => i64::MAX,
+        limit_ms => monotonic_ms().saturating_add(i64::from(limit_ms)).saturating_add(OVERDUE_MARGIN_MS),
+    };
+    OVERDUE_AT_MS.store(overdue_at_ms, SeqCst);
     // SAFETY: the server's own flag.
     unsafe { pg_sys::QueryCancelPending = 0 };
     IN_TRANSACTION.store(true, SeqCst);
 }
 
-/// Marks that the transaction's work is done and only its commit is left.
+/// Marks that the transaction's work is done and only its commit is left, which may take as long as it takes.
 pub fn commit_begins() {
+    OVERDUE_AT_MS.store(i64::MAX, SeqCst);
     COMMITTING.store(true, SeqCst);
+    if !STOP.load(SeqCst) {
+        // A cancel that came after the last statement is too late, and would end the wait for a standby.
+        // SAFETY: the server's own flag.
+        unsafe { pg_sys::QueryCancelPending = 0 };
+    }
 }
 
 /// Marks that no transaction runs.
@@ -163,11 +180,12 @@ pub fn transaction_ended() {
 }
 
 /// Called every second while a transaction runs (from the server's timer, so only flags are touched): ends the process
-/// at its next safe point if the stop request is long past.
+/// at its next safe point if the stop request, or the transaction's time limit, is long past.
 pub unsafe extern "C-unwind" fn hard_stop_if_late() {
-    if STOP.load(SeqCst)
-        && monotonic_ms() - STOP_AT_MS.load(SeqCst) > GRACE_MS.load(SeqCst).saturating_add(HARD_STOP_MARGIN_MS)
-    {
+    let now_ms = monotonic_ms();
+    let stop_is_late = STOP.load(SeqCst)
+        && now_ms - STOP_AT_MS.load(SeqCst) > GRACE_MS.load(SeqCst).saturating_add(HARD_STOP_MARGIN_MS);
+    if stop_is_late || now_ms > OVERDUE_AT_MS.load(SeqCst) {
         // SAFETY: what the server's own handler of SIGTERM sets.
         unsafe {
             pg_sys::ProcDiePending = 1;

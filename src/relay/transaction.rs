@@ -115,11 +115,12 @@ pub fn bare<T>(
     // guarded by pgrx.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
-        signals::transaction_begins();
+        let limits = limits.now();
+        signals::transaction_begins(limits.statement_ms);
         let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<T, LedgerError> {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
-            arm(limits.now());
+            arm(limits);
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, activity.as_ptr());
             let value = work()?;
@@ -145,6 +146,10 @@ pub fn bare<T>(
             }
         };
         signals::transaction_ended();
+        if pg_sys::ProcDiePending != 0 {
+            // The end of the process was only put off by the commit: nothing may be sent on the strength of it.
+            pgrx::check_for_interrupts!();
+        }
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
         result

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 const RELAY: u32 = 1;
 /// Let the launcher look at the list of databases.
 const RESCAN: u32 = 2;
+/// With [`RELAY`]: an extension of this database was dropped or created.
+const EXTENSION: u32 = 4;
 
 /// What the running transaction asked for. Subtransactions are not told apart: one that rolls back leaves its wish
 /// behind, and a relay that is woken for nothing goes back to sleep.
@@ -34,6 +36,12 @@ pub fn at_commit() {
     }
 }
 
+/// As [`at_commit`], and lets the relay look whether its extension is still the same.
+pub fn extension_changed() {
+    at_commit();
+    WANTED.fetch_or(EXTENSION, SeqCst);
+}
+
 /// Lets the launcher look again at all databases when the running transaction commits.
 pub fn launcher() {
     WANTED.fetch_or(RESCAN, SeqCst);
@@ -48,6 +56,9 @@ unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::
             if wanted & RELAY != 0
                 && let Some(slot) = shared::my_known_slot()
             {
+                if wanted & EXTENSION != 0 {
+                    slot.changed.store(1, SeqCst);
+                }
                 slot.wake();
             }
             if wanted & RESCAN != 0

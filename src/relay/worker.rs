@@ -50,9 +50,15 @@ const SESSION_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 9] = [
     (c"jit", c"off"),
 ];
 
+/// Settings that newer versions have. Their limit on transactions would end the whole process.
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+const NEWER_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 1] = [(c"transaction_timeout", c"0")];
+#[cfg(not(any(feature = "pg17", feature = "pg18")))]
+const NEWER_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 0] = [];
+
 fn set_up_session() {
-    for (name, value) in SESSION_SETTINGS {
-        // SAFETY: both are NUL-terminated; the settings exist in all supported versions.
+    for (name, value) in SESSION_SETTINGS.into_iter().chain(NEWER_SETTINGS) {
+        // SAFETY: both are NUL-terminated; the settings exist in this version.
         unsafe {
             pg_sys::SetConfigOption(
                 name.as_ptr(),
@@ -221,7 +227,8 @@ impl Relay {
     /// Whether the extension is still the one that this process works for.
     fn extension_is_there(&mut self) -> bool {
         let now_ms = signals::monotonic_ms();
-        if now_ms - self.extension_seen_ms < EXTENSION_LOOK_MS {
+        let changed = self.slot.is_some_and(|slot| slot.changed.swap(0, SeqCst) != 0);
+        if !changed && now_ms - self.extension_seen_ms < EXTENSION_LOOK_MS {
             return true;
         }
         self.extension_seen_ms = now_ms;
