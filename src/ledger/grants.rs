@@ -15,6 +15,8 @@ const COMMON: &[&str] = &[
     "command_id",
     "current_tenant",
     "derive_key",
+    "fence_state",
+    "ledger_identity",
     "may_read",
     "may_read_all",
     "reason_in_words",
