@@ -297,7 +297,7 @@ COMMENT ON FUNCTION command_ledger.may_read_all() IS
 CREATE FUNCTION command_ledger.reason_in_words(reason text) RETURNS text
     LANGUAGE c IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ledger_reason_in_words';
 COMMENT ON FUNCTION command_ledger.reason_in_words(text) IS
-    'One sentence for the word in reconciliation_case.reason; an unknown word stays as it is.';
+    'One sentence for the word in reconciliation_case.reason; NULL for an unknown word.';
 
 CREATE FUNCTION command_ledger.fence_state() RETURNS text
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'ledger_fence_state';

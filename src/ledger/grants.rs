@@ -15,8 +15,6 @@ const COMMON: &[&str] = &[
     "command_id",
     "current_tenant",
     "derive_key",
-    "fence_state",
-    "ledger_identity",
     "may_read",
     "may_read_all",
     "reason_in_words",
@@ -39,6 +37,9 @@ const VIEWS: &[&str] = &[
     "destination_status",
     "metrics",
 ];
+
+/// What the views call: a view's functions are called with the reader's own rights.
+const CALLED_BY_VIEWS: &[&str] = &["fence_state", "ledger_identity", "counters"];
 
 /// The functions of a capability.
 const fn functions(capability: Capability) -> &'static [&'static str] {
@@ -74,10 +75,20 @@ const fn functions(capability: Capability) -> &'static [&'static str] {
     }
 }
 
+/// All functions that a capability needs, those of its views included.
+fn called(capability: Capability) -> impl Iterator<Item = &'static str> {
+    let by_views: &[&str] = if reads_views(capability) { CALLED_BY_VIEWS } else { &[] };
+    functions(capability).iter().chain(by_views).copied()
+}
+
 /// Whether the views belong to a capability.
 const fn reads_views(capability: Capability) -> bool {
     matches!(capability, Capability::Audit | Capability::Operate | Capability::Approve)
 }
+
+/// Two GRANTs on one function at the same moment would meet in its catalog row, and one would fail.
+static LOCK_GRANTS: Statement =
+    Statement::new(Mode::Fresh, &[], "SELECT pg_catalog.pg_advisory_xact_lock(5492010533047314)");
 
 static UPSERT: Statement = Statement::new(
     Mode::Write,
@@ -104,14 +115,14 @@ static REMAINING: Statement = Statement::new(
 static FUNCTIONS: Statement = Statement::new(
     Mode::Fresh,
     &[TEXTS],
-    "SELECT pg_catalog.string_agg(p.oid::regprocedure::text, ', ' ORDER BY p.proname) FROM pg_catalog.pg_proc p \
+    "SELECT pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::text, ', ' ORDER BY p.proname) FROM pg_catalog.pg_proc p \
       WHERE p.pronamespace = 'command_ledger'::pg_catalog.regnamespace AND p.proname::text = ANY ($1)",
 );
 
 static RELATIONS: Statement = Statement::new(
     Mode::Fresh,
     &[TEXTS],
-    "SELECT pg_catalog.string_agg(c.oid::regclass::text, ', ' ORDER BY c.relname) FROM pg_catalog.pg_class c \
+    "SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ' ORDER BY c.relname) FROM pg_catalog.pg_class c \
       WHERE c.relnamespace = 'command_ledger'::pg_catalog.regnamespace AND c.relkind = 'v' AND c.relname::text = ANY ($1)",
 );
 
@@ -169,6 +180,7 @@ pub fn grant_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
     }
     as_owner(call, |caller, connection| {
         caller.require_everywhere(connection, Capability::Administer)?;
+        LOCK_GRANTS.first(connection, &[])?;
         UPSERT.execute(
             connection,
             &[
@@ -181,8 +193,8 @@ pub fn grant_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
             ],
         )?;
         usage(connection, role, true)?;
-        rights(connection, role, true, COMMON, &[])?;
-        rights(connection, role, true, functions(capability), if reads_views(capability) { VIEWS } else { &[] })
+        let called: Vec<&str> = COMMON.iter().copied().chain(called(capability)).collect();
+        rights(connection, role, true, &called, if reads_views(capability) { VIEWS } else { &[] })
     })?;
     Ok(Some(Datum::from(0)))
 }
@@ -193,6 +205,7 @@ pub fn revoke_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let tenant = call.text(2);
     as_owner(call, |caller, connection| {
         caller.require_everywhere(connection, Capability::Administer)?;
+        LOCK_GRANTS.first(connection, &[])?;
         let args = [Arg::Oid(role), Arg::Text(capability.as_str()), Arg::or_null(tenant, Arg::Text)];
         if DELETE.execute(connection, &args)? == 0 {
             return Err(LedgerError::new(Code::InvalidDefinition, "there is no such grant").hint(
@@ -204,8 +217,12 @@ pub fn revoke_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
             .iter()
             .filter_map(|row| Capability::parse(&row.text_or_empty(0)))
             .collect();
-        let needed = |name: &&str| remaining.iter().any(|c| functions(*c).contains(name));
-        let unneeded: Vec<&str> = functions(capability).iter().copied().filter(|name| !needed(name)).collect();
+        if !role::exists(role) {
+            // Its rights went with it.
+            return Ok(());
+        }
+        let needed = |name: &str| remaining.iter().any(|c| called(*c).any(|n| n == name));
+        let unneeded: Vec<&str> = called(capability).filter(|name| !needed(name)).collect();
         let views = if remaining.iter().any(|c| reads_views(*c)) { &[] } else { VIEWS };
         rights(connection, role, false, &unneeded, views)?;
         if remaining.is_empty() {

@@ -15,6 +15,12 @@ pub fn is_superuser(role: Oid) -> bool {
     unsafe { pg_sys::superuser_arg(role) }
 }
 
+/// Whether there is such a role.
+pub fn exists(role: Oid) -> bool {
+    // SAFETY: a catalog lookup that may say NULL.
+    unsafe { !pg_sys::GetUserNameFromId(role, true).is_null() }
+}
+
 /// The name of a role, or its number if it is gone.
 pub fn name(role: Oid) -> String {
     // SAFETY: a catalog lookup that may say NULL; the string is copied.
