@@ -109,7 +109,7 @@ fn a_proposer_registers_and_reads_its_receipt_and_does_nothing_else() {
 
 #[test]
 fn another_tenant_is_closed_whether_or_not_the_key_exists() {
-    let (_cluster, mut ledger) = ledger();
+    let (_cluster, ledger) = ledger();
     ledger.as_role("proposer").register("order", "A-1", json!({"n": 1}));
     ledger.as_role("proposer").register("note", "A-2", json!({"n": 1}));
     let mut stranger = ledger.as_role("zeta_proposer");
@@ -228,7 +228,7 @@ fn a_proposer_with_the_right_to_approve_does_not_approve_its_own() {
 
 #[test]
 fn who_may_read_the_views_can_read_all_of_them() {
-    let (_cluster, mut ledger) = ledger();
+    let (_cluster, ledger) = ledger();
     ledger.as_role("proposer").register_with("note", "A-1", json!({"n": 1}), json!({"run_id": "r-1"}));
     ledger.as_role("proposer").register_with("note", "A-2", json!({"n": 1}), json!({"run_id": "r-1"}));
     for role in ["auditor", "operator", "approver"] {
@@ -249,7 +249,7 @@ fn who_may_read_the_views_can_read_all_of_them() {
 
 #[test]
 fn a_worker_executes_what_others_registered_and_approved() {
-    let (_cluster, mut ledger) = ledger();
+    let (_cluster, ledger) = ledger();
     ledger.as_role("proposer").register("note", "A-1", json!({"n": 1}));
     ledger.as_role("zeta_proposer").register("note", "Z-1", json!({"n": 1}));
     let mut worker = ledger.as_role("worker");
