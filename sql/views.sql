@@ -140,10 +140,13 @@ CREATE VIEW command_ledger.approval_queue WITH (security_barrier) AS
       JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) q.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key
       JOIN command_ledger.command p ON p.tenant OPERATOR(pg_catalog.=) q.tenant AND p.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key
       CROSS JOIN LATERAL (
-            SELECT pg_catalog.count(DISTINCT (x.role, x.approver))::pg_catalog.int4 AS given
-              FROM command_ledger.approval x
-             WHERE x.tenant OPERATOR(pg_catalog.=) q.tenant AND x.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key AND x.intent_hash OPERATOR(pg_catalog.=) c.intent_hash
-               AND x.revoked_at IS NULL AND x.expires_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()) a
+            -- As the quorum is counted: an approval that states no person is nobody new beside one of its role that does.
+            SELECT coalesce(pg_catalog.sum(GREATEST(r.stated, 1)), 0)::pg_catalog.int4 AS given
+              FROM (SELECT pg_catalog.count(DISTINCT x.approver) AS stated
+                      FROM command_ledger.approval x
+                     WHERE x.tenant OPERATOR(pg_catalog.=) q.tenant AND x.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key AND x.intent_hash OPERATOR(pg_catalog.=) c.intent_hash
+                       AND x.revoked_at IS NULL AND x.expires_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()
+                     GROUP BY x.role) r) a
      WHERE (SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type)
     UNION ALL
     SELECT c.tenant, c.idempotency_key, c.command_type, c.destination, c.status, c.intent_hash, p.params,
@@ -154,11 +157,13 @@ CREATE VIEW command_ledger.approval_queue WITH (security_barrier) AS
       JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) o.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key
       JOIN command_ledger.command p ON p.tenant OPERATOR(pg_catalog.=) o.tenant AND p.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key
       CROSS JOIN LATERAL (
-            SELECT pg_catalog.count(DISTINCT (x.role, x.approver))::pg_catalog.int4 AS given,
-                   pg_catalog.max(x.granted_at) AS last_at
-              FROM command_ledger.approval x
-             WHERE x.tenant OPERATOR(pg_catalog.=) o.tenant AND x.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key AND x.intent_hash OPERATOR(pg_catalog.=) c.intent_hash
-               AND x.revoked_at IS NULL) a
+            SELECT coalesce(pg_catalog.sum(GREATEST(r.stated, 1)), 0)::pg_catalog.int4 AS given,
+                   pg_catalog.max(r.last_at) AS last_at
+              FROM (SELECT pg_catalog.count(DISTINCT x.approver) AS stated, pg_catalog.max(x.granted_at) AS last_at
+                      FROM command_ledger.approval x
+                     WHERE x.tenant OPERATOR(pg_catalog.=) o.tenant AND x.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key AND x.intent_hash OPERATOR(pg_catalog.=) c.intent_hash
+                       AND x.revoked_at IS NULL
+                     GROUP BY x.role) r) a
      WHERE o.attempt OPERATOR(pg_catalog.=) 0 AND o.lease_token IS NULL AND p.approvals_required OPERATOR(pg_catalog.>) 0
        AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type));
 COMMENT ON VIEW command_ledger.approval_queue IS
