@@ -19,6 +19,7 @@
 //! Helpers panic with everything a person needs to see why: this is test code, and a panic is how a test fails.
 
 pub mod cluster;
+pub mod desk;
 pub mod destination;
 pub mod erp_like;
 pub mod http;
