@@ -54,7 +54,7 @@ static TRANSPORT: Statement = Statement::new(
 
 /// CL013, and what else a claim needs of its transaction.
 fn require_own_transaction() -> Result<(), LedgerError> {
-    if transaction::in_block() {
+    if transaction::in_block() || transaction::in_pipeline() {
         return Err(LedgerError::new(Code::ClaimInTransaction, "a claim inside a transaction block")
             .detail("The attempt must be committed before the call is made, and in a block the commit comes later.")
             .hint("Run the claim as a statement of its own with autocommit on, then make the call."));
@@ -64,6 +64,7 @@ fn require_own_transaction() -> Result<(), LedgerError> {
         return Err(LedgerError::new(Code::NotSupported, "a claim needs isolation level READ COMMITTED")
             .hint("SET default_transaction_isolation = 'read committed' for the workers' sessions."));
     }
+    transaction::commit_with_this_statement();
     transaction::force_durable_commit();
     Ok(())
 }

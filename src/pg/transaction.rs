@@ -9,6 +9,18 @@ pub fn in_block() -> bool {
     unsafe { pg_sys::IsTransactionBlock() || pg_sys::GetCurrentTransactionNestLevel() > 1 }
 }
 
+/// Whether an earlier statement of the same pipeline (before its Sync) is part of the running transaction.
+pub fn in_pipeline() -> bool {
+    // SAFETY: reads a variable of the running transaction.
+    unsafe { pg_sys::MyXactFlags & pg_sys::XACT_FLAGS_PIPELINING as i32 != 0 }
+}
+
+/// Makes the transaction commit with this very statement, also where a client sends more before its Sync.
+pub fn commit_with_this_statement() {
+    // SAFETY: sets a flag of the running transaction, as the server does for statements that need it.
+    unsafe { pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32 };
+}
+
 /// Whether this server replays another's log and takes no writes.
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.
