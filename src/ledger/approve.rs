@@ -137,28 +137,39 @@ pub fn missing(connection: &Connection, command: &Command) -> Result<i32, Ledger
     Ok(standing.map_or(0, |q| i32::try_from(q.missing).unwrap_or(i32::MAX)))
 }
 
-/// Brings the intent hash of a locked command to what would be executed now. An edited destination request changes it;
-/// approvals given for the old one are void from then on. What was sent, or may have been, keeps the hash that it was
-/// sent under.
+/// What the intent hash of a command has become, if an edited destination request changed it. What was sent, or may
+/// have been, keeps the hash that it was sent under.
+pub fn edited_intent(operation: &Operation, command: &Command, params: &Json) -> Result<Option<[u8; 32]>, LedgerError> {
+    let open = matches!(command.live.status, Status::Planned | Status::Approved | Status::Failed);
+    if !open || command.live.maybe_sent || command.redacted {
+        return Ok(None);
+    }
+    let current = super::register::intent_of(operation, &command.tenant, &command.key, params)?;
+    Ok((current != command.intent_hash).then_some(current))
+}
+
+/// Writes a changed intent hash to the record, which the caller holds. Approvals given for the old one are void from
+/// then on.
+pub fn change_intent(connection: &Connection, command: &mut Command, current: [u8; 32]) -> Result<(), LedgerError> {
+    NEW_INTENT.execute(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key), Arg::Bytes(&current)])?;
+    let actor = Actor { role: DEFINITION.to_owned(), stated: None };
+    let detail = journal::content_change(command, &command.params_hash, &current);
+    journal::note(connection, command, datum::now_us(), journal::INTENT_CHANGED, &actor, Some(&detail))?;
+    command.intent_hash = current;
+    Ok(())
+}
+
+/// Brings the intent hash of a locked command to what would be executed now.
 pub fn refresh_intent(
     connection: &Connection,
     operation: &Operation,
     command: &mut Command,
 ) -> Result<(), LedgerError> {
-    let open = matches!(command.live.status, Status::Planned | Status::Approved | Status::Failed);
-    if !open || command.live.maybe_sent || command.redacted {
-        return Ok(());
-    }
     let Some(params) = super::settle::params_of(connection, command)? else { return Ok(()) };
-    let current = super::register::intent_of(operation, &command.tenant, &command.key, &params)?;
-    if current != command.intent_hash {
-        NEW_INTENT.execute(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key), Arg::Bytes(&current)])?;
-        let actor = Actor { role: DEFINITION.to_owned(), stated: None };
-        let detail = journal::content_change(command, &command.params_hash, &current);
-        journal::note(connection, command, datum::now_us(), journal::INTENT_CHANGED, &actor, Some(&detail))?;
-        command.intent_hash = current;
+    match edited_intent(operation, command, &params)? {
+        Some(current) => change_intent(connection, command, current),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Refreshes the intent hashes of the commands that wait for approval at an edited destination, so that approvers see

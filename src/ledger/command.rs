@@ -170,6 +170,16 @@ static LOCK_COMMAND: Statement = Statement::new(
     ),
 );
 
+static LOCK_FREE_COMMAND: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TEXT],
+    concat!(
+        "SELECT ",
+        command_columns!(),
+        " FROM command_ledger.command c WHERE c.tenant = $1 AND c.idempotency_key = $2 FOR NO KEY UPDATE SKIP LOCKED"
+    ),
+);
+
 static LOCK_OUTBOX: Statement = Statement::new(
     Mode::Fresh,
     &[TEXT, TEXT],
@@ -285,13 +295,28 @@ pub fn read_queued(
 
 /// Reads and locks a command: its row, then its outbox row.
 pub fn lock(connection: &Connection, tenant: &str, key: &str) -> Result<Option<Command>, LedgerError> {
-    let args = [Arg::Text(tenant), Arg::Text(key)];
-    let Some(row) = LOCK_COMMAND.first(connection, &args)? else { return Ok(None) };
-    let mut command = command_of(&row)?;
-    if let Some(row) = LOCK_OUTBOX.first(connection, &args)? {
+    match LOCK_COMMAND.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
+        Some(row) => with_outbox(connection, &row).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Locks the outbox row of a locked record, and lays it over.
+fn with_outbox(connection: &Connection, row: &Row) -> Result<Command, LedgerError> {
+    let mut command = command_of(row)?;
+    let outbox = LOCK_OUTBOX.first(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key)])?;
+    if let Some(row) = outbox {
         overlay(&mut command, &row, 0)?;
     }
-    Ok(Some(command))
+    Ok(command)
+}
+
+/// As [`lock`]; `None` also for a command whose record another session holds. Never waits for that session.
+pub fn lock_free(connection: &Connection, tenant: &str, key: &str) -> Result<Option<Command>, LedgerError> {
+    match LOCK_FREE_COMMAND.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
+        Some(row) => with_outbox(connection, &row).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// As [`lock`], for a command that must exist (CL011).

@@ -65,6 +65,20 @@ static ONE_CANDIDATE: Statement = Statement::new(
        FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2 FOR NO KEY UPDATE OF o SKIP LOCKED",
 );
 
+static HOLD_RECORD: Statement = Statement::new(
+    Mode::Fresh,
+    &[TEXT, TEXT],
+    "SELECT true FROM command_ledger.command c WHERE c.tenant = $1 AND c.idempotency_key = $2 \
+       FOR NO KEY UPDATE SKIP LOCKED",
+);
+
+/// Whether a claim, which holds the outbox row, got the record too. All others take the record first and then wait for
+/// the outbox row: a claim that waited for the record would be a deadlock. Who holds the record has its turn first, and
+/// the next claim judges what is left. A send does not write the record and needs no hold on it.
+fn holds_record(connection: &Connection, command: &Command) -> Result<bool, LedgerError> {
+    Ok(HOLD_RECORD.first(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key)])?.is_some())
+}
+
 /// Who claims, and what.
 pub struct Claim<'a> {
     pub destination: &'a str,
@@ -173,26 +187,30 @@ pub fn claim(
     Ok(claimed)
 }
 
-/// Claims one command that was just registered, for a caller that makes the call itself; `None` when it must not be
-/// made now (limits, pause, lane, approval, not due).
+/// Claims one command that was just registered or compared, for a caller that makes the call itself; `None` when it
+/// must not be made now (limits, pause, lane, approval, not due). Others may have claimed or revised it since it was
+/// read: it is read again under the locks, and left alone if it no longer says what the caller asked for.
 pub fn claim_one(
     connection: &Connection,
     batch: &mut Batch,
     fence: Fence,
     request: &Claim,
-    command: &Command,
+    seen: &Command,
 ) -> Result<Option<Claimed>, LedgerError> {
     lock_destination(connection, request.destination)?;
+    let (room, retry_room) = room(connection, request.destination)?;
+    let args = [Arg::Text(&seen.tenant), Arg::Text(&seen.key)];
+    if room == 0 || !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
+        return Ok(None);
+    }
+    let Some(command) = command::read_fresh(connection, &seen.tenant, &seen.key)? else { return Ok(None) };
     let due = command.queued.as_ref().is_some_and(|q| q.due_us <= batch.now_us());
-    if command.live.status != Status::Approved || !due || room(connection, request.destination)?.0 == 0 {
+    let has_room = command.live.counted == 0 || retry_room > 0;
+    if command.live.status != Status::Approved || !due || !has_room || command.params_hash != seen.params_hash {
         return Ok(None);
     }
-    let args = [Arg::Text(&command.tenant), Arg::Text(&command.key)];
-    if !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
-        return Ok(None);
-    }
-    let Some(params) = settle::params_of(connection, command)? else { return Ok(None) };
-    judge(connection, batch, fence, request, command.clone(), params)
+    let Some(params) = settle::params_of(connection, &command)? else { return Ok(None) };
+    judge(connection, batch, fence, request, command, params)
 }
 
 /// Why a command that is due may not be sent; the event that follows from it.
@@ -214,8 +232,11 @@ fn judge(
     let now_us = batch.now_us();
     let intact = params_hash(&command.tenant, &command.command_type, &params, &operation.immaterial)
         .is_ok_and(|hash| hash == command.params_hash);
-    if intact {
-        approve::refresh_intent(connection, &operation, &mut command)?;
+    if intact && let Some(current) = approve::edited_intent(&operation, &command, &params)? {
+        if !holds_record(connection, &command)? {
+            return Ok(None);
+        }
+        approve::change_intent(connection, &mut command, current)?;
     }
     let (approval, approved_until_us) = approve::approval_state(connection, &operation, &command, now_us)?;
     let verdict = if intact {
@@ -230,6 +251,9 @@ fn judge(
     match verdict {
         Verdict::Leave => Ok(None),
         Verdict::Instead { event, look_up, message } => {
+            if !holds_record(connection, &command)? {
+                return Ok(None);
+            }
             let mut change = Change { message, skip_lane_on_failure: operation.skips_lane(), ..Change::default() };
             if look_up {
                 settle::schedule_lookup(&operation, &mut change, now_us);

@@ -39,16 +39,31 @@ static OVERDUE: Statement = Statement::new(
      (SELECT r.tenant, r.idempotency_key FROM command_ledger.approval_request r WHERE r.deadline <= $1 LIMIT $2)",
 );
 
+/// What a sweep does about a command that another session holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// The relay, one command per lock, with a lock timeout.
+    Wait,
+    /// A worker's claim, which keeps what it locked until its commit: two of them must not wait for each other, nor for
+    /// a person's open transaction.
+    Leave,
+}
+
 /// Locks each candidate and hands it to `judge`, one subtransaction each. Says how many were changed.
 fn each(
     connection: &Connection,
     keys: Vec<(String, String)>,
+    held: Held,
     judge: impl Fn(&mut Batch, &mut Command) -> Result<(), LedgerError>,
 ) -> usize {
     let mut changed = 0;
     for (tenant, key) in keys {
         let outcome = nested(|| {
-            let Some(mut command) = command::lock(connection, &tenant, &key)? else { return Ok(false) };
+            let found = match held {
+                Held::Wait => command::lock(connection, &tenant, &key)?,
+                Held::Leave => command::lock_free(connection, &tenant, &key)?,
+            };
+            let Some(mut command) = found else { return Ok(false) };
             let actor = Actor { role: CLOCK.to_owned(), stated: None };
             let mut batch = Batch::new(datum::now_us(), actor, fence::identity_tag(fence::identity()));
             judge(&mut batch, &mut command)?;
@@ -85,7 +100,7 @@ pub fn expired_leases(
         limit,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, |batch, command| {
+    Ok(each(connection, keys, if epoch.is_none() { Held::Leave } else { Held::Wait }, |batch, command| {
         let Some(lease) = command.lease().cloned() else { return Ok(()) };
         let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
         if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
@@ -111,7 +126,7 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError
         0,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, |batch, command| {
+    Ok(each(connection, keys, Held::Wait, |batch, command| {
         let now_us = batch.now_us();
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
