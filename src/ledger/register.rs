@@ -67,12 +67,16 @@ static LOOKALIKES: Statement = Statement::new(
 
 static LOCK_HASH: Statement = Statement::new(Mode::Fresh, &[BIGINT], "SELECT pg_catalog.pg_advisory_xact_lock($1)");
 
+// The place is the time under the lane's lock, or the next number should the clock have gone back: an older snapshot
+// (REPEATABLE READ) does not see who entered since, and would count from there. Should such a place be taken, the
+// conflict clause makes it a serialization failure (40001), which the caller repeats.
 static ENTER_LANE: Statement = Statement::new(
     Mode::Write,
-    &[TEXT, TEXT, TEXT, TEXT],
+    &[TEXT, TEXT, TEXT, TEXT, BIGINT],
     "INSERT INTO command_ledger.lane (tenant, destination, ordering_key, place, idempotency_key) \
-     SELECT $1, $2, $3, (coalesce(pg_catalog.max(l.place), 0) + 1), $4 FROM command_ledger.lane l \
-      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3",
+     SELECT $1, $2, $3, GREATEST(coalesce(pg_catalog.max(l.place), 0) + 1, $5), $4 FROM command_ledger.lane l \
+      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3 \
+     ON CONFLICT (tenant, destination, ordering_key, place) DO NOTHING",
 );
 
 /// A 64-bit lock number from a name, in this ledger's own part of the advisory lock space.
@@ -100,6 +104,21 @@ pub fn lock_lane(connection: &Connection, tenant: &str, destination: &str, lane:
     let number = lock_number(&[b"lane", tenant.as_bytes(), destination.as_bytes(), lane.as_bytes()]);
     LOCK_HASH.first(connection, &[Arg::Big(number)])?;
     Ok(())
+}
+
+/// Takes the last place of a lane, whose lock the caller holds.
+fn enter_lane(
+    connection: &Connection,
+    tenant: &str,
+    destination: &str,
+    lane: &str,
+    key: &str,
+) -> Result<(), LedgerError> {
+    let args = [Arg::Text(tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(key), Arg::Big(datum::now_us())];
+    match ENTER_LANE.execute(connection, &args)? {
+        1 => Ok(()),
+        _ => Err(defect("a place in a lane was taken under its lock")),
+    }
 }
 
 /// What registering came to.
@@ -377,10 +396,7 @@ fn create(
         queued: None,
     };
     if let Some(lane) = lane {
-        ENTER_LANE.execute(
-            connection,
-            &[Arg::Text(intent.tenant), Arg::Text(&operation.destination), Arg::Text(lane), Arg::Text(intent.key)],
-        )?;
+        enter_lane(connection, intent.tenant, &operation.destination, lane, intent.key)?;
     }
     if to == Status::Approved {
         command.queued = Some(Queued {
@@ -408,7 +424,7 @@ pub fn enter_lane_again(connection: &Connection, command: &Command, destination:
     let Some(lane) = &command.ordering_key else { return Ok(()) };
     let args = [Arg::Text(&command.tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(&command.key)];
     if IN_LANE.first(connection, &args)?.is_none() {
-        ENTER_LANE.execute(connection, &args)?;
+        enter_lane(connection, &command.tenant, destination, lane, &command.key)?;
     }
     Ok(())
 }
