@@ -242,6 +242,9 @@ pub fn approve(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let (mut command, operation) = open(caller, connection, Capability::Approve, tenant, key)?;
         let now_us = datum::now_us();
         let actor = actor(caller, stated);
+        // Whether the state permits it at all comes first, as in every other call.
+        let before = approval_state(connection, &operation, &command, now_us)?;
+        command_ledger_domain::status::next(&command.state(before.0), &Event::Approve { quorum: false })?;
         let rule = rule_of(&operation, &command).ok_or_else(|| {
             LedgerError::new(Code::IllegalTransition, "this command needs no approval")
                 .detail(format!("It is {}.", command.live.status))
@@ -256,9 +259,7 @@ pub fn approve(call: &Call) -> Result<Option<Datum>, LedgerError> {
         )
         .map_err(|error| naming_current(error, &command))?;
         let expires_us = approval_expiry_us(&rule, expires_in_ms, now_us)?;
-        let before = approval_state(connection, &operation, &command, now_us)?;
-        // Checked before anything is written; the quorum is counted again with the new approval.
-        command_ledger_domain::status::next(&command.state(before.0), &Event::Approve { quorum: false })?;
+        // The quorum is counted again with the new approval.
         INSERT.execute(
             connection,
             &[

@@ -186,7 +186,10 @@ pub fn redact(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 Code::IllegalTransition,
                 format!("redact() is not possible for a command that {why}"),
             )
-            .detail("Its params may still be sent or be needed to find out what happened.")
+            .detail(format!(
+                "In state {} its params may still be sent, or be needed to find out what happened.",
+                command.live.status
+            ))
             .hint("Wait until it is settled, cancel() it, or close its case with reconcile(); then redact it."));
         }
         if command.redacted {

@@ -80,6 +80,7 @@ fn circumstance(state: &State, event: &Event) -> &'static str {
         Event::Revoke if state.approval == ApprovalState::NotNeeded && !state.status.is_final() => {
             " and needs no approval"
         }
+        Event::ReconcileNotFound | Event::Abandon if state.status.is_final() => " and has no open case",
         Event::OperatorRetry if state.status == Status::Failed && state.redacted => " and was redacted",
         Event::OperatorRetry if state.status == Status::Failed && state.maybe_sent => " and may have been sent",
         _ => "",
