@@ -40,7 +40,8 @@ fn an_open_case_at_the_head_blocks_the_lane_until_a_person_closes_it() {
     let job = claim_one(&mut ledger);
     say(&mut ledger, "uncertain", &job);
     assert!(claim(&mut ledger, 10).is_empty());
-    let why = "SELECT blocked_by || ' ' || lane_head FROM command_ledger.dispatch_queue WHERE idempotency_key = 'second'";
+    let why =
+        "SELECT blocked_by || ' ' || lane_head FROM command_ledger.dispatch_queue WHERE idempotency_key = 'second'";
     assert_eq!(ledger.text(why), "lane first");
     ledger.call("reconcile", json!({"idempotency_key": "first", "finding": "found", "destination_record_id": "R"}));
     assert_eq!(keys(&mut ledger), ["second"]);

@@ -36,7 +36,8 @@ fn call(dice: &mut Dice, generation: usize) -> String {
         2..=6 | 22..=24 => "claim".to_owned(),
         7 if dice.roll(4) == 0 => format!("confirm('{key}', {token}, 'R-{}')", dice.roll(2)),
         8 | 9 => {
-            let class = ["not_sent", "transient", "permanent", "permission"][usize::try_from(dice.roll(4)).unwrap_or(0)];
+            let class =
+                ["not_sent", "transient", "permanent", "permission"][usize::try_from(dice.roll(4)).unwrap_or(0)];
             format!("fail('{key}', {token}, '{class}')")
         }
         7 | 10 | 11 => format!("uncertain('{key}', {token})"),
@@ -110,7 +111,8 @@ fn a_random_mix_of_everything_meets_documented_errors_and_leaves_whole_journals(
         assert_journals(&mut ledger);
         // One attempt number, one token: no attempt was handed out twice.
         let attempts = "SELECT count(*) FROM command_ledger.timeline WHERE kind = 'claim'";
-        let distinct = "SELECT count(DISTINCT (idempotency_key, attempt)) FROM command_ledger.timeline WHERE kind = 'claim'";
+        let distinct =
+            "SELECT count(DISTINCT (idempotency_key, attempt)) FROM command_ledger.timeline WHERE kind = 'claim'";
         let handed = ledger.one::<i64>("SELECT count(DISTINCT token) FROM handed_out", &[]);
         assert!(handed > 30, "the mix claims: {handed}");
         assert_eq!(ledger.one::<i64>(attempts, &[]), handed);
