@@ -42,7 +42,7 @@ fn strict_json_refuses_what_a_cast_would_drop() {
         assert_eq!(error.sqlstate, "CL004", "{broken}: {error}");
     }
     let deep = "[".repeat(100_000);
-    let error = ledger.try_rows(strict, &[&deep]).err().expect("too deep");
+    let error = ledger.try_rows(strict, &[&deep]).expect_err("too deep");
     assert!(["CL004", "CL014"].contains(&error.sqlstate.as_str()), "{error}");
 }
 

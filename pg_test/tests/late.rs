@@ -79,6 +79,8 @@ fn two_successes_with_two_records_are_a_case_in_whichever_order_they_come() {
         assert_eq!(settled.status, "confirmed");
         assert!(settled.reconciliation_required);
         assert_eq!(open_case(&mut ledger, "k").as_deref(), Some("duplicate_success"));
+        let records: Vec<String> = ledger.one("SELECT record_ids FROM command_ledger.duplicate_records", &[]);
+        assert_eq!(records, ["R-1", "R-2"], "late first: {late_comes_first}");
         let closed =
             ledger.call("reconcile", json!({"idempotency_key": "k", "finding": "found", "note": "R-1 deleted"}));
         assert_eq!((closed.status.as_str(), closed.reconciliation_required), ("confirmed", false));

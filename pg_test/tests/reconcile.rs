@@ -141,8 +141,10 @@ fn a_case_has_an_owner_and_a_ready_next_step_that_works() {
     ledger.call("assign_case", json!({"idempotency_key": "it's", "owner": "ann"}));
     let again = ledger.call("assign_case", json!({"idempotency_key": "it's", "owner": "ann"}));
     assert_eq!(again.outcome.as_deref(), Some("unchanged"));
-    let row = ledger
-        .row("SELECT owner, age >= '0', reason, suggested_next_step FROM command_ledger.reconciliation_queue", &[]);
+    let row = ledger.row(
+        "SELECT owner, age >= '0', reason_in_words, suggested_next_step FROM command_ledger.reconciliation_queue",
+        &[],
+    );
     assert_eq!(row.get::<_, String>(0), "ann");
     assert!(row.get::<_, bool>(1));
     assert!(row.get::<_, String>(2).contains(' '), "in words");
