@@ -155,6 +155,23 @@ impl Caller {
         )))
     }
 
+    /// As [`Caller::require`], for whoever has one of several capabilities; the refusal names the last.
+    pub fn require_any(
+        &self,
+        connection: &Connection,
+        capabilities: &[Capability],
+        tenant: &str,
+        command_type: Option<&str>,
+    ) -> Result<(), LedgerError> {
+        let Some((last, others)) = capabilities.split_last() else { return Ok(()) };
+        for capability in others {
+            if self.may(connection, *capability, tenant, command_type)? {
+                return Ok(());
+            }
+        }
+        self.require(connection, *last, tenant, command_type)
+    }
+
     /// Whether the caller has the capability for all tenants (destinations and types are global).
     pub fn require_everywhere(&self, connection: &Connection, capability: Capability) -> Result<(), LedgerError> {
         if self.superuser

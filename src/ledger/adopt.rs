@@ -195,7 +195,7 @@ pub fn adopt_open_commands(connection: &Connection, by: &str, resend: bool) -> R
     if !resend {
         each_open(&OPEN_NOW, |connection, keys| {
             let actor = Actor { role: by.to_owned(), stated: None };
-            let mut batch = Batch::new(now_us, actor, here);
+            let mut batch = Batch::new(now_us, actor);
             for (tenant, key) in keys {
                 match command::lock(connection, &tenant, &key)? {
                     Some(mut command) if concerns(&command, fence, here) => {

@@ -4,8 +4,8 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::batch::{Actor, Batch, Change};
 use super::catalog::{self, Operation};
 use super::command::{self, Command};
+use super::journal;
 use super::receipt::{self, Outcome};
-use super::{fence, journal};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::spi::{Arg, BYTEA, Connection, INT, Mode, Statement, TEXT, TIME};
@@ -16,6 +16,7 @@ use command_ledger_domain::approval::{
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
+use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 use pgrx::pg_sys::Datum;
 
@@ -278,10 +279,10 @@ pub fn approve(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let quorum = state == ApprovalState::Valid;
         let deadline_us =
             match (quorum && command.live.attempt == 0, operation.policy.retry.deadline_ms, command.deadline_us) {
-                (true, Some(ms), None) => Some(now_us.saturating_add(ms.saturating_mul(1_000))),
+                (true, Some(ms), None) => Some(plus_ms(now_us, ms)),
                 _ => None,
             };
-        let mut batch = Batch::new(now_us, actor, fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor);
         let change = Change {
             detail: Some(hash_detail(hash, &[])),
             approved_until_us: valid_until_us,
@@ -310,7 +311,7 @@ pub fn reject(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 .map_err(|error| naming_current(error, &command))?;
         }
         let (state, _) = approval_state(connection, &operation, &command, now_us)?;
-        let mut batch = Batch::new(now_us, actor(caller, stated), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, stated));
         let change = Change {
             detail: Some(hash_detail(hash, &[("reason", reason.map(str::to_owned))])),
             message: Some(reason.map_or_else(|| "rejected by an approver".to_owned(), |r| format!("rejected: {r}"))),
@@ -331,7 +332,7 @@ pub fn revoke_approval(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let (mut command, operation) = open(caller, connection, Capability::Approve, tenant, key)?;
         let now_us = datum::now_us();
         let (state, _) = approval_state(connection, &operation, &command, now_us)?;
-        let mut batch = Batch::new(now_us, actor(caller, None), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, None));
         let change = Change {
             detail: Some(hash_detail(&command.intent_hash, &[("reason", reason.map(str::to_owned))])),
             ..Change::default()

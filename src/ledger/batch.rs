@@ -3,7 +3,7 @@
 
 use super::command::{Command, Lease, Queued};
 use super::journal;
-use super::rows;
+use super::{fence, rows};
 use crate::pg::spi::{Arg, Connection};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
@@ -82,12 +82,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch at one moment, by one actor, in the ledger with this identity.
-    pub fn new(now_us: i64, actor: Actor, identity: i64) -> Self {
+    /// An empty batch at one moment, by one actor, in this ledger.
+    pub fn new(now_us: i64, actor: Actor) -> Self {
         Self {
             now_us,
             actor,
-            identity,
+            identity: fence::identity_tag(fence::identity()),
             events: Vec::new(),
             queue_inserts: Vec::new(),
             queue_updates: Vec::new(),

@@ -4,7 +4,7 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::approve::{self, actor, checked_note};
 use super::batch::{Batch, Change};
 use super::receipt::{self, Outcome};
-use super::{catalog, command, fence, settle};
+use super::{catalog, command, settle};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::spi::Connection;
@@ -57,7 +57,7 @@ pub fn cancel(call: &Call) -> Result<Option<Datum>, LedgerError> {
             // No attempt is in flight, so the last one had ended by now.
             settle::schedule_lookup(&operation, &mut change, now_us);
         }
-        let mut batch = Batch::new(now_us, actor(caller, None), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::Cancel, change)?;
         batch.flush(connection)?;
         // The next in its lane may go, or a lookup is due.

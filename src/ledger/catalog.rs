@@ -8,7 +8,7 @@ use command_ledger_domain::canonical::Pointer;
 use command_ledger_domain::config::{self, CommandTypePolicy, DestinationConfig, Effective, LaneOnFailure};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::lookup::LookupPolicy;
-use command_ledger_domain::retry::{RetryPolicy, Window, window_end_us};
+use command_ledger_domain::retry::{RetryPolicy, window_end_us};
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -176,11 +176,7 @@ impl Operation {
 
     /// Until when a repeat with the same key is recognised, for a first send at this moment; `None`: for ever.
     pub fn window_end_us(&self, first_sent_us: i64) -> Option<i64> {
-        let window = match self.effective.idempotency.window {
-            config::Window::Ms(ms) => Window::Ms(ms),
-            config::Window::Unlimited => Window::Unlimited,
-        };
-        window_end_us(first_sent_us, window, self.effective.idempotency.margin_ms)
+        window_end_us(first_sent_us, self.effective.idempotency.window, self.effective.idempotency.margin_ms)
     }
 
     /// Whether the destination still deduplicates on the key at a moment.

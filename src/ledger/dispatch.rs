@@ -9,7 +9,7 @@ use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
-use command_ledger_domain::config::{IdempotencyMode, Transport};
+use command_ledger_domain::config::{IdempotencyMode, Transport, pace};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::{ClaimAllowed, Fence, Identity, RowFacts, claim_allowed};
 use command_ledger_domain::hash::{hex, params_hash, sha256};
@@ -117,15 +117,10 @@ fn room(connection: &Connection, destination: &str) -> Result<(i64, i64), Ledger
         return Ok((0, 0));
     }
     let config = row.json(1)?.ok_or_else(catalog::unknown_destination)?;
-    let limit = |name: &str| match config.get("limits").and_then(|l| l.get(name)) {
-        Some(Json::Number(n)) => n.parse::<i64>().ok(),
-        _ => None,
-    };
-    let in_flight = limit("in_flight").unwrap_or(16);
-    let retries = limit("retries_in_flight").unwrap_or((in_flight / 2).max(1));
+    let (limits, _) = pace(&config)?;
     let leased = IN_FLIGHT.first(connection, &[Arg::Text(destination)])?;
     let (all, repeats) = leased.map_or((0, 0), |r| (r.big(0).unwrap_or(0), r.big(1).unwrap_or(0)));
-    Ok(((in_flight - all).max(0), (retries - repeats).max(0)))
+    Ok(((limits.in_flight - all).max(0), (limits.retries_in_flight - repeats).max(0)))
 }
 
 /// Waits for the destination's claim lock, which is held until the end of the transaction.

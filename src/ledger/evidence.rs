@@ -37,19 +37,7 @@ static PARTS: Statement = Statement::new(
 );
 
 /// Who may see the proof: whoever audits, operates, approves or proposes there.
-pub fn require_reader(
-    caller: &Caller,
-    connection: &Connection,
-    tenant: &str,
-    command_type: Option<&str>,
-) -> Result<(), LedgerError> {
-    for capability in [Capability::Operate, Capability::Approve, Capability::Propose] {
-        if caller.may(connection, capability, tenant, command_type)? {
-            return Ok(());
-        }
-    }
-    caller.require(connection, Capability::Audit, tenant, command_type)
-}
+const READERS: &[Capability] = &[Capability::Operate, Capability::Approve, Capability::Propose, Capability::Audit];
 
 /// The command and its journal, for a reader who may have them (CL011, 42501).
 pub fn open(
@@ -58,9 +46,9 @@ pub fn open(
     tenant: &str,
     key: &str,
 ) -> Result<(Command, Vec<Stored>), LedgerError> {
-    require_reader(caller, connection, tenant, None)?;
+    caller.require_any(connection, READERS, tenant, None)?;
     let command = command::read(connection, tenant, key)?.ok_or_else(command::no_such_command)?;
-    require_reader(caller, connection, tenant, Some(&command.command_type))?;
+    caller.require_any(connection, READERS, tenant, Some(&command.command_type))?;
     let entries = journal::read(connection, tenant, key)?;
     Ok((command, entries))
 }

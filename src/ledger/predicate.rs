@@ -47,33 +47,33 @@ pub fn strict(connection: &Connection, document: Datum, path: &str) -> Result<Pr
 }
 
 /// A predicate over an answer, in lax mode: true or not.
-pub fn lax(connection: &Connection, document: &Json, path: &str) -> Result<bool, LedgerError> {
-    let row = MATCH.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))])?;
+pub fn lax(connection: &Connection, document: Datum, path: &str) -> Result<bool, LedgerError> {
+    let row = MATCH.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "lax"))])?;
     Ok(row.is_some_and(|r| r.bool(0)))
 }
 
 /// The first value that a path finds.
-pub fn first(connection: &Connection, document: &Json, path: &str) -> Result<Option<Json<'static>>, LedgerError> {
-    match FIRST.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))])? {
+pub fn first(connection: &Connection, document: Datum, path: &str) -> Result<Option<Json<'static>>, LedgerError> {
+    match FIRST.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "lax"))])? {
         Some(row) => row.json(0),
         None => Ok(None),
     }
 }
 
 /// Whether a path finds anything, for a list that may be empty: in strict mode, a missing member is not an empty list.
-pub fn list_present(connection: &Connection, document: &Json, records: &str) -> Result<bool, LedgerError> {
+pub fn list_present(connection: &Connection, document: Datum, records: &str) -> Result<bool, LedgerError> {
     // `$.items[*]` over {"items": []} finds nothing, and so does it over {}: what must exist is the list itself.
     let list = records.trim_end().strip_suffix("[*]").unwrap_or(records);
-    let row = EXISTS.first(connection, &[Arg::Json(document), Arg::Text(&in_mode(list, "strict"))])?;
+    let row = EXISTS.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(list, "strict"))])?;
     Ok(row.is_some_and(|r| r.bool(0)))
 }
 
-/// Every value that a path finds.
-pub fn all(connection: &Connection, document: &Json, path: &str) -> Result<Vec<Json<'static>>, LedgerError> {
-    let rows = ALL.run(connection, &[Arg::Json(document), Arg::Text(&in_mode(path, "lax"))], MAX_RECORDS)?;
+/// Every value that a path finds, with its datum, which is good while the connection is open.
+pub fn all(connection: &Connection, document: Datum, path: &str) -> Result<Vec<(Datum, Json<'static>)>, LedgerError> {
+    let rows = ALL.run(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "lax"))], MAX_RECORDS)?;
     let mut found = Vec::with_capacity(rows.len());
     for row in rows.iter() {
-        found.extend(row.json(0)?);
+        found.extend(row.datum(0).zip(row.json(0)?));
     }
     Ok(found)
 }

@@ -149,7 +149,7 @@ fn dispatch_fields(claimed: &Claimed) -> [Option<Datum>; 11] {
 
 fn batch_of(caller: &Caller) -> Batch {
     let actor = Actor { role: caller.name(), stated: None };
-    Batch::new(datum::now_us(), actor, fence::identity_tag(fence::identity()))
+    Batch::new(datum::now_us(), actor)
 }
 
 /// `claim(…)`

@@ -15,7 +15,7 @@ use super::cancel::reason_detail;
 use super::catalog::{self, Operation};
 use super::command::{self, Command};
 use super::receipt::{self, Outcome};
-use super::{fence, register};
+use super::register;
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -25,6 +25,7 @@ use command_ledger_domain::answer::second_effect;
 use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
+use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{CaseAction, Event, Status, next};
 use pgrx::pg_sys::Datum;
 use std::rc::Rc;
@@ -208,7 +209,7 @@ pub fn reconcile(call: &Call) -> Result<Option<Datum>, LedgerError> {
         if event == Event::ReconcileNotFound && !command.live.status.is_final() {
             command.live.counted = command.live.counted.min(last_of_budget(&operation));
         }
-        let mut batch = Batch::new(now_us, actor(caller, None), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, None));
         let kept_result = change.result.is_some() && preview.to == Status::Confirmed;
         let done = batch.apply(&mut command, approval, &operation.destination, event, change)?;
         batch.flush(connection)?;
@@ -258,10 +259,10 @@ pub fn retry(call: &Call) -> Result<Option<Datum>, LedgerError> {
         command.deadline_us = deadline_us.or(command.deadline_us.filter(|deadline| *deadline > now_us)).or_else(|| {
             let had_one = command.deadline_us.is_some();
             let ms = operation.policy.retry.deadline_ms.filter(|_| had_one)?;
-            Some(now_us.saturating_add(ms.saturating_mul(1_000)))
+            Some(plus_ms(now_us, ms))
         });
         let change = Change { detail: reason_detail(reason), approved_until_us, ..Change::default() };
-        let mut batch = Batch::new(now_us, actor(caller, None), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::OperatorRetry, change)?;
         batch.flush(connection)?;
         register::enter_lane_again(connection, &command, &operation.destination)?;

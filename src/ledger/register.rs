@@ -21,6 +21,7 @@ use command_ledger_domain::hash::{HASH_VERSION, IntentParts, intent_hash, params
 use command_ledger_domain::json::Json;
 use command_ledger_domain::key;
 use command_ledger_domain::policy::{self, Predicate};
+use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{Status, registered};
 use pgrx::pg_sys::Datum;
 use std::rc::Rc;
@@ -231,7 +232,7 @@ pub fn commands_like(
     now_us: i64,
 ) -> Result<Vec<String>, LedgerError> {
     let Some(Lookalike { window_ms, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
-    let since_us = now_us.saturating_sub(window_ms.saturating_mul(1_000));
+    let since_us = plus_ms(now_us, -window_ms);
     let rows = LOOKALIKES.run(
         connection,
         &[Arg::Bytes(hash), Arg::Text(&operation.command_type), Arg::Time(since_us), Arg::Text(key)],
@@ -267,11 +268,7 @@ pub fn lookalikes(
     let others = commands_like(connection, operation, key, hash, now_us)?;
     let named: Vec<&str> = distinct_from.into_iter().collect();
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
-    let action = match action {
-        LookalikeAction::Flag => policy::LookalikeAction::Flag,
-        LookalikeAction::Block => policy::LookalikeAction::Block,
-    };
-    Ok(match policy::lookalike(action, &others, &named) {
+    Ok(match policy::lookalike(*action, &others, &named) {
         policy::Lookalike::Clear => Vec::new(),
         policy::Lookalike::Flag(keys) => keys.into_iter().map(str::to_owned).collect(),
         policy::Lookalike::Block(keys) => {
@@ -298,7 +295,7 @@ fn check_times(intent: &Intent, now_us: i64) -> Result<(), LedgerError> {
 /// Registers an intent: the original command for a known key, a new one otherwise.
 pub fn register_intent(caller: &Caller, connection: &Connection, intent: &Intent) -> Result<Registered, LedgerError> {
     let tree = intent.params.tree()?;
-    // Twice at most: the winner of a race may be gone again by the time it is read.
+    // A few times at most: the winner of a race may be gone again by the time it is read.
     for _ in 0..3 {
         if let Some(existing) = command::read_fresh(connection, intent.tenant, intent.key)? {
             return compare(connection, existing, intent, &tree);
@@ -331,15 +328,14 @@ fn create(
     let id = key::command_id(intent.tenant, intent.key);
     let head = journal::first_hash(&id, &proposer, now_us, to, &verdict.params_hash, &verdict.intent_hash);
     let deadline_us = intent.deadline_us.or(match (to, operation.policy.retry.deadline_ms) {
-        (Status::Approved, Some(ms)) => Some(now_us.saturating_add(ms.saturating_mul(1_000))),
+        (Status::Approved, Some(ms)) => Some(plus_ms(now_us, ms)),
         _ => None,
     });
     let lane = intent.ordering_key;
     if let Some(lane) = lane {
         lock_lane(connection, intent.tenant, &operation.destination, lane)?;
     }
-    let lookalike_until_us =
-        operation.policy.lookalike.as_ref().map(|l| now_us.saturating_add(l.window_ms.saturating_mul(1_000)));
+    let lookalike_until_us = operation.policy.lookalike.as_ref().map(|l| plus_ms(now_us, l.window_ms));
     let retention = &operation.policy.retention;
     let retain_ms = retention.payload_ms.into_iter().chain(retention.key_ms).min();
     let won = INSERT.first(

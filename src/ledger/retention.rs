@@ -15,12 +15,12 @@ use crate::pg::report::{Level, log};
 use crate::pg::spi::{self, Arg, Connection, INT, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
 use crate::relay::wake;
-use command_ledger_domain::config::{IdempotencyMode, Window as ConfiguredWindow};
+use command_ledger_domain::config::IdempotencyMode;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::retention::{
     RetentionFacts, RetentionRule, RetentionStep, key_due_us, recognised_until_us, retention_step,
 };
-use command_ledger_domain::retry::Window;
+use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::Status;
 use pgrx::pg_sys::Datum;
 
@@ -108,24 +108,19 @@ fn rule_of(operation: &Operation) -> RetentionRule {
 
 fn facts_of(operation: &Operation, command: &Command, blocks_lane: bool, now_us: i64) -> RetentionFacts {
     let idempotency = &operation.effective.idempotency;
-    let window = match idempotency.window {
-        ConfiguredWindow::Ms(ms) => Window::Ms(ms),
-        ConfiguredWindow::Unlimited => Window::Unlimited,
-    };
     let sent = command.live.attempt > 0 && idempotency.mode != IdempotencyMode::None;
-    let after_ms = |time_us: i64, ms: i64| time_us.saturating_add(ms.saturating_mul(1_000));
     RetentionFacts {
         settled: command.live.status.is_settled() && command.live.open_case.is_none(),
         settled_us: command.updated_us,
         redacted: command.redacted,
         blocks_lane,
         recognised_until_us: if sent {
-            recognised_until_us(window, idempotency.margin_ms, command.updated_us)
+            recognised_until_us(idempotency.window, idempotency.margin_ms, command.updated_us)
         } else {
             i64::MIN
         },
         deadline_us: command.deadline_us,
-        repeats_until_us: operation.policy.retry.deadline_ms.map(|ms| after_ms(command.registered_us, ms)),
+        repeats_until_us: operation.policy.retry.deadline_ms.map(|ms| plus_ms(command.registered_us, ms)),
         now_us,
     }
 }

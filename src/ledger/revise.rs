@@ -7,7 +7,7 @@ use super::catalog::{self, Operation};
 use super::command::{self, Command};
 use super::receipt::{self, Outcome};
 use super::register::{self, Verdict};
-use super::{fence, journal, settle};
+use super::{journal, settle};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -18,6 +18,7 @@ use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{HASH_VERSION, hex};
 use command_ledger_domain::json::Json;
+use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{Event, Status, next};
 use pgrx::pg_sys::Datum;
 
@@ -108,7 +109,7 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let approval_needed = verdict.approvals_required > 0;
         let deadline_us = match (approval_needed, command.deadline_us, operation.policy.retry.deadline_ms) {
             // Counts from here for a command that needs no approval any more and had no deadline before.
-            (false, None, Some(ms)) => Some(now_us.saturating_add(ms.saturating_mul(1_000))),
+            (false, None, Some(ms)) => Some(plus_ms(now_us, ms)),
             _ => None,
         };
         let change = Change {
@@ -117,7 +118,7 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
             ..Change::default()
         };
         write_content(connection, &mut command, &params, &verdict, now_us)?;
-        let mut batch = Batch::new(now_us, actor(caller, None), fence::identity_tag(fence::identity()));
+        let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::Revise { approval_needed }, change)?;
         batch.flush(connection)?;
         if command.live.status == Status::Approved {

@@ -8,6 +8,7 @@ use crate::pg::jsonb;
 use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME, UUID, array};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
+use command_ledger_domain::retry::plus_ms;
 use pgrx::pg_sys::{self, Datum, Oid};
 
 /// Arrays of equal length, one per column.
@@ -59,7 +60,7 @@ impl AtRest {
     fn retain_until_us(&self) -> Option<i64> {
         let retain_ms = self.command.retain_ms?;
         let settled = self.command.live.status.is_settled() && self.command.live.open_case.is_none();
-        settled.then(|| self.command.updated_us.saturating_add(retain_ms.saturating_mul(1_000)))
+        settled.then(|| plus_ms(self.command.updated_us, retain_ms))
     }
 }
 

@@ -10,7 +10,6 @@ use command_ledger_domain::answer::{
     EarlierSuccess, Facts, LateFacts, LateOutcome, Protection, RuleOutcome, Wire, event_after, meaning, protection,
     second_effect,
 };
-use command_ledger_domain::config;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
@@ -102,11 +101,6 @@ pub fn settle(
 ) -> Result<Transition, LedgerError> {
     let now_us = batch.now_us();
     let live = &command.live;
-    let mode = match operation.effective.idempotency.mode {
-        config::IdempotencyMode::Key => command_ledger_domain::answer::IdempotencyMode::Key,
-        config::IdempotencyMode::Reference => command_ledger_domain::answer::IdempotencyMode::Reference,
-        config::IdempotencyMode::None => command_ledger_domain::answer::IdempotencyMode::None,
-    };
     let has_lookup = operation.effective.lookup.is_some();
     let facts = Facts {
         wire: ending.wire,
@@ -114,7 +108,11 @@ pub fn settle(
         matched_rule: ending.matched_rule,
         maybe_sent_before: live.maybe_sent,
         absence_established: command.queued.as_ref().is_some_and(|q| q.absence_established),
-        protection: protection(mode, operation.deduplicates(live.first_sent_us, now_us), has_lookup),
+        protection: protection(
+            operation.effective.idempotency.mode,
+            operation.deduplicates(live.first_sent_us, now_us),
+            has_lookup,
+        ),
         has_lookup,
     };
     let counted_attempts = if ending.own_fault { (live.counted - 1).max(0) } else { live.counted };

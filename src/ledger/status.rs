@@ -1,11 +1,12 @@
 //! Reading a receipt, and waiting for one.
 
-use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
+use super::access::{Capability, as_owner, key_of, tenant_of};
 use super::catalog;
 use super::command::{self, Command};
 use super::receipt;
 use crate::pg::call::Call;
 use crate::pg::datum;
+use crate::pg::latch::nap;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use crate::pg::tuple::RowSet;
 use command_ledger_domain::error::{Code, LedgerError};
@@ -24,19 +25,7 @@ static OWN_ROW: Statement = Statement::new(
 );
 
 /// Who may read: any capability on this tenant and type.
-fn require_reader(
-    caller: &Caller,
-    connection: &Connection,
-    tenant: &str,
-    command_type: Option<&str>,
-) -> Result<(), LedgerError> {
-    for capability in Capability::ALL {
-        if caller.may(connection, capability, tenant, command_type)? {
-            return Ok(());
-        }
-    }
-    caller.require(connection, Capability::Audit, tenant, command_type)
-}
+const READERS: &[Capability] = &Capability::ALL;
 
 static LOOKUP_PENDING: Statement = Statement::new(
     Mode::Fresh,
@@ -66,9 +55,9 @@ pub fn status(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let (key, tenant) = (key_of(call, 0)?, tenant_of(call, 1)?);
     let set = RowSet::start(call)?;
     as_owner(call, |caller, connection| {
-        require_reader(caller, connection, tenant, None)?;
+        caller.require_any(connection, READERS, tenant, None)?;
         if let Some(command) = command::read(connection, tenant, key)? {
-            require_reader(caller, connection, tenant, Some(&command.command_type))?;
+            caller.require_any(connection, READERS, tenant, Some(&command.command_type))?;
             push(&set, connection, &command)?;
         }
         Ok(())
@@ -85,12 +74,12 @@ pub fn wait_for(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let mut pause_ms = LOOK_EVERY_MS;
     loop {
         let done = as_owner(call, |caller, connection| {
-            require_reader(caller, connection, tenant, None)?;
+            caller.require_any(connection, READERS, tenant, None)?;
             // A snapshot of its own each time: what other sessions commit must become visible.
             let Some(command) = command::read_fresh(connection, tenant, key)? else {
                 return Ok(datum::now_us() >= until_us);
             };
-            require_reader(caller, connection, tenant, Some(&command.command_type))?;
+            caller.require_any(connection, READERS, tenant, Some(&command.command_type))?;
             let writer = OWN_ROW.first(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
             if writer.and_then(|r| r.text(0)?.parse().ok()).is_some_and(is_own_transaction) {
                 return Err(LedgerError::new(
@@ -110,17 +99,7 @@ pub fn wait_for(call: &Call) -> Result<Option<Datum>, LedgerError> {
         if done {
             return Ok(None);
         }
-        // SAFETY: an ordinary interruptible sleep on the backend's latch.
-        unsafe {
-            pg_sys::WaitLatch(
-                pg_sys::MyLatch,
-                (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32,
-                pause_ms,
-                pg_sys::PG_WAIT_EXTENSION,
-            );
-            pg_sys::ResetLatch(pg_sys::MyLatch);
-        }
-        pgrx::check_for_interrupts!();
+        nap(pause_ms);
         pause_ms = (pause_ms * 2).min(LOOK_EVERY_MAX_MS);
     }
 }

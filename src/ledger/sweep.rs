@@ -4,7 +4,7 @@
 use super::batch::{Actor, Batch, Change};
 use super::command::{self, Command};
 use super::settle::{self, Ending};
-use super::{approve, catalog, fence};
+use super::{approve, catalog};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
@@ -65,7 +65,7 @@ fn each(
             };
             let Some(mut command) = found else { return Ok(false) };
             let actor = Actor { role: CLOCK.to_owned(), stated: None };
-            let mut batch = Batch::new(datum::now_us(), actor, fence::identity_tag(fence::identity()));
+            let mut batch = Batch::new(datum::now_us(), actor);
             judge(&mut batch, &mut command)?;
             let any = !batch.is_empty();
             batch.flush(connection)?;

@@ -155,33 +155,13 @@ impl Call {
     /// A text[] argument; NULL elements are an error.
     pub fn texts(&self, i: usize, name: &str) -> Result<Option<Vec<String>>, LedgerError> {
         let Some(array) = self.datum(i) else { return Ok(None) };
-        let mut elements: *mut Datum = std::ptr::null_mut();
-        let mut nulls: *mut bool = std::ptr::null_mut();
-        let mut count = 0;
-        // SAFETY: declared text[] in SQL; the two arrays that come back have `count` entries.
-        unsafe {
-            let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
-            pg_sys::deconstruct_array(
-                array,
-                pg_sys::TEXTOID,
-                -1,
-                false,
-                pg_sys::TYPALIGN_INT as std::ffi::c_char,
-                &mut elements,
-                &mut nulls,
-                &mut count,
-            );
-            (0..usize::try_from(count).unwrap_or(0))
-                .map(|n| {
-                    if *nulls.add(n) {
-                        Err(LedgerError::new(Code::NullArgument, format!("{name} must not contain NULL")))
-                    } else {
-                        Ok(datum::text_str(*elements.add(n)).to_owned())
-                    }
-                })
-                .collect::<Result<Vec<_>, _>>()
-                .map(Some)
-        }
+        // SAFETY: declared text[] in SQL.
+        let elements = unsafe { datum::text_elements(array) };
+        let texts = elements.into_iter().map(|text| {
+            text.map(str::to_owned)
+                .ok_or_else(|| LedgerError::new(Code::NullArgument, format!("{name} must not contain NULL")))
+        });
+        texts.collect::<Result<_, _>>().map(Some)
     }
 
     /// The owner of the function: the role whose rights the ledger's own statements use.

@@ -8,6 +8,7 @@ pub mod call;
 pub mod datum;
 pub mod guard;
 pub mod jsonb;
+pub mod latch;
 pub mod report;
 pub mod role;
 pub mod spi;

@@ -404,16 +404,9 @@ impl Row {
 
     /// A text[] column; NULL elements are left out.
     pub fn texts(&self, column: usize) -> Option<Vec<String>> {
-        let array = self.datum(column)?;
-        let (mut elements, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        // SAFETY: the statement selects text[] here; the arrays that come back have `count` entries.
-        unsafe {
-            let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
-            let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
-            pg_sys::deconstruct_array(array, TEXT, -1, false, align, &mut elements, &mut nulls, &mut count);
-            let all = 0..usize::try_from(count).unwrap_or(0);
-            Some(all.filter(|n| !*nulls.add(*n)).map(|n| datum::text_str(*elements.add(n)).to_owned()).collect())
-        }
+        // SAFETY: the statement selects text[] here.
+        let elements = unsafe { datum::text_elements(self.datum(column)?) };
+        Some(elements.into_iter().flatten().map(str::to_owned).collect())
     }
 
     /// A jsonb column as an owned tree.

@@ -5,6 +5,7 @@ use super::desk::Ended;
 use crate::ledger::catalog::Operation;
 use crate::ledger::predicate::{first, lax, scalar_text};
 use crate::ledger::settle::Ending;
+use crate::pg::jsonb;
 use crate::pg::spi::Connection;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
 use command_ledger_domain::config::{self, SuccessSpec};
@@ -13,6 +14,7 @@ use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::parse_retry_after;
 use command_ledger_wire::{Answer, Outcome};
+use pgrx::pg_sys::Datum;
 
 /// After a fault of the ledger's own setup the next attempt waits this long.
 const OWN_FAULT_WAIT_MS: i64 = 30_000;
@@ -55,7 +57,7 @@ fn success(
     connection: &Connection,
     rule: &SuccessSpec,
     status: u16,
-    body: Option<&Json>,
+    body: Option<Datum>,
 ) -> Result<(bool, Option<String>), LedgerError> {
     let record_id = match (&rule.record_id, body) {
         (Some(path), Some(body)) => first(connection, body, path)?.as_ref().and_then(scalar_text),
@@ -76,7 +78,7 @@ fn rule(
     connection: &Connection,
     rules: &[config::Rule],
     status: u16,
-    body: Option<&Json>,
+    body: Option<Datum>,
 ) -> Result<Option<RuleOutcome>, LedgerError> {
     for rule in rules {
         let by_status = rule.status.is_none_or(|s| s == status);
@@ -87,14 +89,7 @@ fn rule(
                 (Some(_), None) => false,
             };
         if matches {
-            return Ok(Some(match rule.outcome {
-                config::RuleOutcome::Confirmed => RuleOutcome::Confirmed,
-                config::RuleOutcome::Transient => RuleOutcome::Transient,
-                config::RuleOutcome::Permanent => RuleOutcome::Permanent,
-                config::RuleOutcome::Permission => RuleOutcome::Permission,
-                config::RuleOutcome::Uncertain => RuleOutcome::Uncertain,
-                config::RuleOutcome::Lookup => RuleOutcome::Lookup,
-            }));
+            return Ok(Some(rule.outcome));
         }
     }
     Ok(None)
@@ -117,9 +112,10 @@ pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> 
         }
         Outcome::Answered(answer) => {
             let body = document(answer);
+            let stored = body.as_ref().map(jsonb::to_datum);
             let mut ending = Ending::of(Wire::Answered { status: answer.status });
-            let (met, record_id) = success(connection, &operation.effective.success, answer.status, body.as_ref())?;
-            ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, body.as_ref())?;
+            let (met, record_id) = success(connection, &operation.effective.success, answer.status, stored)?;
+            ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, stored)?;
             ending.success_rule_met = met;
             ending.record_id = record_id;
             ending.retry_after_ms = header(answer, "retry-after").and_then(|v| parse_retry_after(v, ended.ended_us));

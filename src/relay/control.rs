@@ -4,6 +4,7 @@ use super::{hooks, launcher, lock, shared, signals};
 use crate::ledger::access::{Capability, as_owner};
 use crate::pg::call::Call;
 use crate::pg::datum;
+use crate::pg::latch::nap;
 use crate::pg::report::defect;
 use crate::pg::spi::{Connection, Mode, Statement};
 use crate::pg::transaction;
@@ -20,21 +21,6 @@ const STOP_WAIT_MS: i64 = 5_000;
 const LOOK_EVERY_MS: i64 = 50;
 
 static DATABASE: Statement = Statement::new(Mode::Snapshot, &[], "SELECT pg_catalog.current_database()::text");
-
-/// Sleeps a little, interruptibly.
-fn nap() {
-    // SAFETY: an ordinary interruptible sleep on the backend's latch.
-    unsafe {
-        pg_sys::WaitLatch(
-            pg_sys::MyLatch,
-            (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32,
-            LOOK_EVERY_MS,
-            pg_sys::PG_WAIT_EXTENSION,
-        );
-        pg_sys::ResetLatch(pg_sys::MyLatch);
-    }
-    pgrx::check_for_interrupts!();
-}
 
 fn start(connection: &Connection) -> Result<String, LedgerError> {
     if transaction::in_recovery() {
@@ -79,7 +65,7 @@ fn start(connection: &Connection) -> Result<String, LedgerError> {
         if signals::monotonic_ms() >= until_ms {
             return Ok("started, and not ready yet: see command_ledger.health()".to_owned());
         }
-        nap();
+        nap(LOOK_EVERY_MS);
     }
 }
 
@@ -104,7 +90,7 @@ fn stop(connection: &Connection) -> Result<String, LedgerError> {
         if signals::monotonic_ms() >= until_ms {
             return Ok(format!("asked to stop, and still ending (pid {})", holder.pid));
         }
-        nap();
+        nap(LOOK_EVERY_MS);
     }
     Ok(format!("stopped (pid {})", holder.pid))
 }

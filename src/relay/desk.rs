@@ -4,11 +4,11 @@
 use crate::pg::datum;
 use crate::pg::report::{Level, defect, log};
 use crate::settings;
-use command_ledger_domain::config::{Auth, Effective, User};
+use command_ledger_domain::config::{Auth, Breaker, Limits, User};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::request::RenderedRequest;
 use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
-use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig};
+use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ impl Desk {
                     User::Secret(name) => read(name)?,
                 };
                 let pair = format!("{user}:{}", read(password_secret)?);
-                headers.push(("authorization".to_owned(), format!("Basic {}", base64(pair.as_bytes()))));
+                headers.push(("authorization".to_owned(), basic_authorization(pair.as_bytes())));
             }
             Some(Auth::Header { name, secret }) => headers.push((name.clone(), read(secret)?)),
         }
@@ -245,23 +245,6 @@ impl Desk {
 }
 
 /// The limits of a destination as the throttle reads them.
-pub fn throttle_limits(effective: &Effective) -> ThrottleLimits {
-    ThrottleLimits {
-        per_second: effective.limits.per_second,
-        breaker: effective.breaker.as_ref().map(|b| (b.failures, b.cool_down_ms)),
-    }
-}
-
-/// Base64 with padding, for the one header that needs it.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0u32, |g, b| g << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
-        for i in 0..4 {
-            let digit = char::from(ALPHABET[(group >> (18 - 6 * i) & 63) as usize]);
-            text.push(if i <= chunk.len() { digit } else { '=' });
-        }
-    }
-    text
+pub fn throttle_limits(limits: &Limits, breaker: Option<&Breaker>) -> ThrottleLimits {
+    ThrottleLimits { per_second: limits.per_second, breaker: breaker.map(|b| (b.failures, b.cool_down_ms)) }
 }

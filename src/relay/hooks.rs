@@ -11,6 +11,7 @@
 //! Where the library is not preloaded there are no hooks: stop_relay() first, or DROP DATABASE … WITH (FORCE).
 
 use super::{shared, wake};
+use crate::pg::latch::nap;
 use crate::pg::report::{Level, log};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use std::ffi::CStr;
@@ -261,17 +262,7 @@ fn make_room(database: Oid) {
             log(Level::Warning, &format!("the relay (pid {relay}) does not leave the database"));
             return;
         }
-        // SAFETY: an ordinary interruptible sleep on the backend's latch.
-        unsafe {
-            pg_sys::WaitLatch(
-                pg_sys::MyLatch,
-                (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32,
-                LOOK_EVERY_MS,
-                pg_sys::PG_WAIT_EXTENSION,
-            );
-            pg_sys::ResetLatch(pg_sys::MyLatch);
-        }
-        pgrx::check_for_interrupts!();
+        nap(LOOK_EVERY_MS);
     }
 }
 

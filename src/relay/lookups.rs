@@ -11,6 +11,7 @@ use crate::ledger::command::{self, Command};
 use crate::ledger::predicate::{all, first, lax, list_present, scalar_text};
 use crate::ledger::{approve, settle};
 use crate::pg::datum;
+use crate::pg::jsonb;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, INT, JSONB, Mode, Row, Statement, TEXT, TIME, UUID};
 use command_ledger_domain::error::LedgerError;
@@ -20,7 +21,7 @@ use command_ledger_domain::lookup::{
     LookupAnswer, LookupDecision, LookupFacts, LookupProgress, Record, after_lookup, read_lookup,
 };
 use command_ledger_domain::request::{Intent, RenderedLookup, render_lookup};
-use command_ledger_domain::retry::{Repeat, RepeatFacts, repeat_due};
+use command_ledger_domain::retry::{Repeat, RepeatFacts, plus_ms, repeat_due};
 use command_ledger_domain::status::{CaseReason, Event, Status};
 use command_ledger_wire::Outcome;
 use std::time::{Duration, Instant};
@@ -80,10 +81,7 @@ pub fn start(desk: &mut Desk, limit: usize) -> Result<bool, LedgerError> {
             let (lookup, next_us) = match rendered(connection, tenant, key)? {
                 Some(lookup) => {
                     let wait_ms = lookup.request.timeout_ms.saturating_mul(2);
-                    (
-                        Some(lookup),
-                        Some(now_us.saturating_add(wait_ms.saturating_mul(1_000)).saturating_add(ROUND_SLACK_US)),
-                    )
+                    (Some(lookup), Some(plus_ms(now_us, wait_ms).saturating_add(ROUND_SLACK_US)))
                 }
                 None => (None, None),
             };
@@ -190,13 +188,14 @@ fn read_records(
     body: &Json,
 ) -> Result<(bool, Vec<Found>), LedgerError> {
     let Some(spec) = &operation.effective.lookup else { return Ok((false, Vec::new())) };
+    let body = jsonb::to_datum(body);
     let present = list_present(connection, body, &spec.records)?;
     let mut found = Vec::new();
-    for record in all(connection, body, &spec.records)? {
-        let match_value = first(connection, &record, &spec.match_field)?.as_ref().and_then(scalar_text);
-        let record_id = first(connection, &record, &spec.record_id)?.as_ref().and_then(scalar_text);
+    for (stored, record) in all(connection, body, &spec.records)? {
+        let match_value = first(connection, stored, &spec.match_field)?.as_ref().and_then(scalar_text);
+        let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(scalar_text);
         let meets_when = match &spec.when {
-            Some(path) => lax(connection, &record, path)?,
+            Some(path) => lax(connection, stored, path)?,
             None => true,
         };
         found.push(Found { record, match_value, record_id, meets_when });

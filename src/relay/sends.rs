@@ -7,13 +7,13 @@ use super::{signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
 use crate::ledger::dispatch::{self, Claim};
-use crate::ledger::{catalog, command, fence, settle};
+use crate::ledger::{catalog, command, settle};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use crate::pg::transaction::force_durable_commit;
 use crate::settings;
-use command_ledger_domain::config::DestinationConfig;
+use command_ledger_domain::config::pace;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub fn actor() -> Actor {
 
 /// An empty batch of the relay, now.
 pub fn batch() -> Batch {
-    Batch::new(datum::now_us(), actor(), fence::identity_tag(fence::identity()))
+    Batch::new(datum::now_us(), actor())
 }
 
 /// Sends what is due at one destination, as far as its limits permit.
@@ -55,9 +55,9 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         else {
             return Ok((Vec::new(), false, 0));
         };
-        let effective = DestinationConfig::parse(&config?)?.alone()?;
+        let (limits, breaker) = pace(&config?)?;
         let wanted = i64::try_from(room).unwrap_or(i64::MAX);
-        let permitted = desk.permitted(destination, throttle_limits(&effective), wanted);
+        let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
         if permitted == 0 {
             return Ok((Vec::new(), false, 0));
         }

@@ -162,7 +162,7 @@ pub fn check_lease(lease_ms: i64) -> Result<i64, LedgerError> {
 }
 
 /// A moment and a duration, saturating.
-pub(crate) fn plus_ms(time_us: i64, duration_ms: i64) -> i64 {
+pub fn plus_ms(time_us: i64, duration_ms: i64) -> i64 {
     time_us.saturating_add(duration_ms.saturating_mul(US_PER_MS))
 }
 

@@ -29,6 +29,7 @@
 //! Connections (all, and per host), queued calls, bytes held by calls and replies, response heads, bodies, header values,
 //! concurrent name lookups and the time of each call are all limited; see the constants in `limits.rs`.
 
+mod basic;
 mod call;
 mod config;
 mod connect;
@@ -45,6 +46,7 @@ mod resolve;
 mod secret;
 mod wire;
 
+pub use basic::basic_authorization;
 pub use call::{Answer, Call, Outcome, Reply};
 pub use config::{ConfigError, WireConfig};
 pub use secret::{Secret, SecretError, SecretStore};

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use base64::Engine as _;
 use http::{HeaderValue, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::basic::basic_authorization;
 use crate::config::ConfigError;
 use crate::gate::Gated;
 use crate::limits::PROXY_HEAD_MAX_BYTES;
@@ -53,7 +53,7 @@ impl Proxy {
 
 fn basic(user_and_password: &str) -> Result<HeaderValue, ConfigError> {
     let plain = percent_decoded(user_and_password).ok_or(ConfigError::Proxy("the user or password is not encoded"))?;
-    let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(plain));
+    let text = basic_authorization(&plain);
     let mut value =
         HeaderValue::from_str(&text).map_err(|_| ConfigError::Proxy("the user or password is not valid"))?;
     value.set_sensitive(true);

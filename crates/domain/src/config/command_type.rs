@@ -8,6 +8,7 @@ use super::request::{LookupPatch, RequestPatch, Rule, SuccessPatch, rules};
 use super::values::{Zero, duration, jsonpath, pointer};
 use crate::error::LedgerError;
 use crate::json::Json;
+use crate::policy::LookalikeAction;
 use crate::schema::Validator;
 
 /// `approval`; a type without it needs none. Defaults: one approver, 24h, not the proposer, in every case.
@@ -51,15 +52,6 @@ pub struct Retention {
     pub payload_ms: Option<i64>,
     /// The key itself; never shorter than the payload's.
     pub key_ms: Option<i64>,
-}
-
-/// What happens to a command that looks like a recent one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookalikeAction {
-    /// It is shown.
-    Flag,
-    /// It is refused.
-    Block,
 }
 
 /// `lookalike`

@@ -4,8 +4,10 @@ use super::effective::{Effective, effective_of};
 use super::reader::{Field, Read};
 use super::request::{LookupPatch, RequestPatch, Rule, SuccessPatch, rules};
 use super::values::{Zero, duration, header_name, qualified_function};
+use crate::answer::IdempotencyMode;
 use crate::error::{Code, LedgerError};
 use crate::json::Json;
+use crate::retry::Window;
 
 /// How commands reach the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +23,6 @@ pub enum Transport {
     Pull,
 }
 
-/// What the destination does with a repeated key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdempotencyMode {
-    /// Nothing that is known.
-    None,
-    /// It deduplicates on the key in a header.
-    Key,
-    /// It enforces uniqueness of the key in the body or the URL.
-    Reference,
-}
-
 /// How the key is written into the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFormat {
@@ -41,15 +32,6 @@ pub enum KeyFormat {
     Uuid,
     /// The destination key as a quoted string (a string of structured headers).
     Quoted,
-}
-
-/// How long the destination remembers a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// Milliseconds from the first send; 0 = not published, so no repeat is safe by the window.
-    Ms(i64),
-    /// For ever.
-    Unlimited,
 }
 
 /// `idempotency`, with its defaults: mode none, `Idempotency-Key`, raw, window 0, margin 5m, 255 bytes.
@@ -131,6 +113,20 @@ pub struct DestinationConfig {
     pub breaker: Option<Breaker>,
 }
 
+/// The fields of the document.
+const FIELDS: &[&str] =
+    &["transport", "function", "request", "idempotency", "success", "lookup", "rules", "limits", "breaker"];
+
+/// The limits and the breaker alone, for who claims: the rest of the document (templates among it) is not read.
+///
+/// # Errors
+/// `CL012`; never for a config that [`DestinationConfig::parse`] returned.
+pub fn pace(config: &Json<'_>) -> Result<(Limits, Option<Breaker>), LedgerError> {
+    let root = Field::root(config);
+    let object = root.object(FIELDS)?;
+    Ok((object.read("limits", limits)?.unwrap_or_default(), object.read("breaker", breaker)?))
+}
+
 impl DestinationConfig {
     /// Reads and checks a config document.
     ///
@@ -139,17 +135,7 @@ impl DestinationConfig {
     /// fields that contradict each other; DETAIL is the JSON path, HINT what is allowed.
     pub fn parse(config: &Json<'_>) -> Result<Self, LedgerError> {
         let root = Field::root(config);
-        let object = root.object(&[
-            "transport",
-            "function",
-            "request",
-            "idempotency",
-            "success",
-            "lookup",
-            "rules",
-            "limits",
-            "breaker",
-        ])?;
+        let object = root.object(FIELDS)?;
         #[derive(Clone, Copy, PartialEq)]
         enum Kind {
             Http,

@@ -3,9 +3,10 @@
 use sha2::{Digest, Sha256};
 
 use super::body::{Body, Tree};
-use super::destination::{IdempotencyMode, KeyFormat, Transport};
+use super::destination::{KeyFormat, Transport};
 use super::effective::Effective;
 use super::request::{Auth, User};
+use crate::answer::IdempotencyMode;
 use crate::template::json_string;
 
 /// Writes JSON with sorted members. Unlike the canonical form of params, numbers keep their text, because a template
@@ -68,11 +69,7 @@ impl Effective {
                 add("function", Part::text(function));
             }
         }
-        let mode = match self.idempotency.mode {
-            IdempotencyMode::None => "none",
-            IdempotencyMode::Key => "key",
-            IdempotencyMode::Reference => "reference",
-        };
+        let mode = self.idempotency.mode.as_str();
         add("idempotency", Part::text(mode));
         if self.idempotency.mode == IdempotencyMode::Key {
             let format = match self.idempotency.format {

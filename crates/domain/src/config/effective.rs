@@ -2,9 +2,10 @@
 
 use super::body::{Body, Tree};
 use super::command_type::CommandTypePolicy;
-use super::destination::{Breaker, DestinationConfig, Idempotency, IdempotencyMode, Limits, Transport};
+use super::destination::{Breaker, DestinationConfig, Idempotency, Limits, Transport};
 use super::reader::{Read, invalid, member_path};
-use super::request::{Auth, LookupPatch, RequestPatch, Rule, RuleOutcome, Sentinel};
+use super::request::{Auth, LookupPatch, RequestPatch, Rule, Sentinel};
+use crate::answer::{IdempotencyMode, RuleOutcome};
 use crate::error::LedgerError;
 use crate::template::Template;
 

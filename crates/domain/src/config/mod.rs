@@ -20,14 +20,17 @@ mod reader;
 mod request;
 mod values;
 
+// What the documents say in the words of the decisions.
+pub use crate::answer::{IdempotencyMode, RuleOutcome};
+pub use crate::policy::LookalikeAction;
+pub use crate::retry::Window;
+
 pub use body::{Body, Tree};
-pub use command_type::{
-    ApprovalRule, CommandTypePolicy, LaneOnFailure, Lookalike, LookalikeAction, Retention, RetryRule,
-};
-pub use destination::{Breaker, DestinationConfig, Idempotency, IdempotencyMode, KeyFormat, Limits, Transport, Window};
+pub use command_type::{ApprovalRule, CommandTypePolicy, LaneOnFailure, Lookalike, Retention, RetryRule};
+pub use destination::{Breaker, DestinationConfig, Idempotency, KeyFormat, Limits, Transport, pace};
 pub use effective::{Effective, LookupSpec, RequestSpec, SuccessSpec, effective};
 pub(crate) use reader::member_path;
-pub use request::{Auth, LookupPatch, RequestPatch, Rule, RuleOutcome, Sentinel, SuccessPatch, User};
+pub use request::{Auth, LookupPatch, RequestPatch, Rule, Sentinel, SuccessPatch, User};
 pub use values::{MAX_DURATION_MS, parse_duration_ms};
 pub(crate) use values::{is_header_text, url_authority_fault};
 

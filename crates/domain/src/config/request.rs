@@ -7,6 +7,7 @@ use super::values::{
     Zero, duration, duration_up_to, header_name, is_header_text, is_token, jsonpath, method, secret_name,
     url_authority_fault,
 };
+use crate::answer::RuleOutcome;
 use crate::json::Json;
 use crate::template::Template;
 
@@ -130,23 +131,6 @@ pub struct LookupPatch {
     pub interval_ms: Option<i64>,
     /// How many lookups at most.
     pub max_lookups: Option<i64>,
-}
-
-/// What a rule makes of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleOutcome {
-    /// It took effect.
-    Confirmed,
-    /// It did not, and may be sent again.
-    Transient,
-    /// It did not, and never will.
-    Permanent,
-    /// It did not, for lack of rights.
-    Permission,
-    /// Not known.
-    Uncertain,
-    /// Ask with a lookup.
-    Lookup,
 }
 
 /// One rule over answers; the first that fits decides.
