@@ -46,10 +46,11 @@ CREATE FUNCTION command_ledger.register(
 COMMENT ON FUNCTION command_ledger.register(text, text, jsonb, text, text, text, jsonb, jsonb, text, timestamptz, timestamptz, text, text) IS
     'Registers an intent in the caller''s transaction. Same key and material params: the original receipt (replayed), no write; same key and other params: CL001. Further errors: CL002 key, CL003 type, CL004 params, CL005 policy, CL010 look-alike, CL014 bounds, 42501.';
 
-CREATE FUNCTION command_ledger.validate(command_type text, params jsonb, tenant text DEFAULT command_ledger.current_tenant())
+CREATE FUNCTION command_ledger.validate(
+    command_type text, params jsonb, tenant text DEFAULT command_ledger.current_tenant(), distinct_from text DEFAULT NULL)
     RETURNS jsonb
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'ledger_validate';
-COMMENT ON FUNCTION command_ledger.validate(text, jsonb, text) IS
+COMMENT ON FUNCTION command_ledger.validate(text, jsonb, text, text) IS
     'A dry run that writes nothing: schema, policy, approvals needed, look-alikes, the rendered request. Errors: CL003, CL004, CL014, 42501.';
 
 CREATE FUNCTION command_ledger.revise(

@@ -56,6 +56,7 @@ CREATE TABLE command_ledger.command (
     hash_version smallint NOT NULL,
     approvals_required smallint NOT NULL DEFAULT 0,
     maybe_sent boolean NOT NULL DEFAULT false,
+    deadline_relative boolean NOT NULL DEFAULT false,
     command_type text COLLATE "C" NOT NULL,
     params_hash bytea NOT NULL,
     intent_hash bytea NOT NULL,
@@ -79,6 +80,8 @@ COMMENT ON TABLE command_ledger.command IS
     'The record: one row per command, which is also entry 0 of its journal. While a row in outbox exists, the live attempt, lease and journal head stand there; read the state with status() or the views.';
 COMMENT ON COLUMN command_ledger.command.counted_attempts IS
     'Attempts that count against max_attempts: all but the released ones.';
+COMMENT ON COLUMN command_ledger.command.deadline_relative IS
+    'The deadline follows from the type''s retry.deadline and is counted again at each approval; false: the caller gave it, or there is none.';
 COMMENT ON COLUMN command_ledger.command.proposal IS
     'What the proposer wants kept beside the command (a model''s output). Never sent.';
 

@@ -220,6 +220,49 @@ fn an_approval_that_lapses_while_maybe_sent_is_a_case_and_not_a_plan() {
 }
 
 #[test]
+fn a_revocation_while_maybe_sent_asks_the_destination() {
+    let (_cluster, mut ledger) = pg_test::desk::desk_with(
+        json!({
+            "idempotency": {"mode": "reference", "window": "unlimited"},
+            "lookup": {"url": "http://127.0.0.1:9/x?k={{ destination_key }}", "records": "$[*]", "match": "$.k",
+                       "record_id": "$.id", "settle_delay": "1h"},
+        }),
+        json!({"approval": {"separate_proposer": false}, "retry": {"base": "1h", "cap": "1h"}}),
+    );
+    task(&mut ledger, "k");
+    approve(&mut ledger, "k", "ann");
+    let job = claim_one(&mut ledger);
+    assert_eq!(say(&mut ledger, "uncertain", &job).status, "approved");
+    ledger.call("revoke_approval", json!({"idempotency_key": "k"}));
+    assert!(ledger.one::<bool>("SELECT next_lookup_at > now() FROM command_ledger.reconciliation_queue", &[]));
+}
+
+#[test]
+fn a_deadline_of_the_type_is_counted_again_at_each_approval_and_a_given_one_is_not() {
+    let (_cluster, mut ledger) =
+        desk(json!({"approval": {"separate_proposer": false}, "retry": {"deadline": "1h", "base": "1ms"}}));
+    let in_outbox = "SELECT deadline::text FROM command_ledger.dispatch_queue WHERE idempotency_key = 'k'";
+    assert_eq!(task(&mut ledger, "k").deadline, None, "it waits for a person");
+    let first = approve(&mut ledger, "k", "ann").deadline.expect("counted from the approval");
+    // Another approval moves it, also where the quorum stood already.
+    let second = approve(&mut ledger, "k", "bob").deadline.unwrap();
+    assert!(second > first, "{second} {first}");
+    assert_eq!(ledger.status("k").deadline, Some(second.clone()));
+    assert!(ledger.one::<bool>(&format!("SELECT ({in_outbox})::timestamptz = $1::text::timestamptz"), &[&second]));
+    // Without an approval there is none to count from.
+    assert_eq!(ledger.call("revoke_approval", json!({"idempotency_key": "k"})).deadline, None);
+    let third = approve(&mut ledger, "k", "ann").deadline.unwrap();
+    assert!(third > second, "{third} {second}");
+
+    let given = ledger.register_with("task", "given", json!({"n": 1}), json!({"deadline": "2100-01-01 00:00:00+00"}));
+    for _ in 0..2 {
+        assert_eq!(approve(&mut ledger, "given", "ann").deadline, given.deadline);
+        assert_eq!(ledger.call("revoke_approval", json!({"idempotency_key": "given"})).deadline, given.deadline);
+    }
+    assert_journals(&mut ledger);
+}
+
+#[test]
 fn gates_that_cannot_be_decided_stay_shut() {
     let (_cluster, mut ledger) = desk(json!({
         "deny_when": "$.amount > 1000", "approval": {"when": "$.risk > 5"},

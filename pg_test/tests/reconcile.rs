@@ -37,6 +37,19 @@ fn found_confirms_with_the_record_and_the_evidence() {
 }
 
 #[test]
+fn the_suggested_call_does_not_confirm_before_the_record_is_filled_in() {
+    let (_cluster, mut ledger) = desk(quick());
+    uncertain(&mut ledger, "k");
+    let call = ledger.text("SELECT suggested_next_step FROM command_ledger.reconciliation_queue");
+    let error = ledger.expect_sqlstate("22023", &call);
+    assert!(error.hint.contains("not_found"), "{error:?}");
+    assert_eq!(ledger.status("k").status, "needs_reconciliation");
+    ledger.exec(&call.replace('…', "R-7"));
+    let found = ledger.status("k");
+    assert_eq!((found.status.as_str(), found.destination_record_id.as_deref()), ("confirmed", Some("R-7")));
+}
+
+#[test]
 fn not_found_permits_one_more_attempt_also_where_the_budget_is_used_up() {
     let (_cluster, mut ledger) = desk(json!({"retry": {"max_attempts": 1}}));
     uncertain(&mut ledger, "k");

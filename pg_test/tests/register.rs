@@ -113,6 +113,30 @@ fn two_lookalikes_at_the_same_moment_see_each_other() {
 }
 
 #[test]
+fn a_dry_run_knows_what_was_named_as_different() {
+    let (_cluster, mut ledger) = desk(json!({"lookalike": {"window": "10m", "action": "block"}}));
+    task(&mut ledger, "a");
+    let mut errors = |more: &str| {
+        ledger.text(&format!("SELECT command_ledger.validate('task', '{{\"n\": 1}}'{more}) -> 'errors'"))
+    };
+    assert!(errors("").contains("CL010"));
+    assert_eq!(errors(", distinct_from => 'a'"), "[]");
+    assert!(errors(", distinct_from => 'another'").contains("CL010"));
+}
+
+#[test]
+fn an_old_snapshot_does_not_hide_a_lookalike() {
+    let (_cluster, mut ledger) = desk(json!({"lookalike": {"window": "10m", "action": "block"}}));
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let mut old = ledger.another();
+        old.exec(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM command_ledger.command"));
+        ledger.register("task", level, json!({"level": level}));
+        let late = format!("SELECT command_ledger.register('task', 'late', '{{\"level\": \"{level}\"}}')");
+        old.expect_sqlstate("CL010", &late);
+    }
+}
+
+#[test]
 fn times_that_cannot_work_are_refused() {
     let (_cluster, mut ledger) = desk(json!({}));
     for times in [

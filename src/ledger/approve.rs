@@ -6,6 +6,7 @@ use super::catalog::{self, Operation};
 use super::command::{self, Command};
 use super::journal;
 use super::receipt::{self, Outcome};
+use super::settle;
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::spi::{Arg, BYTEA, Connection, INT, Mode, Statement, TEXT, TIME};
@@ -16,7 +17,6 @@ use command_ledger_domain::approval::{
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
-use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 use pgrx::pg_sys::Datum;
 
@@ -277,16 +277,12 @@ pub fn approve(call: &Call) -> Result<Option<Datum>, LedgerError> {
         )?;
         let (state, valid_until_us) = approval_state(connection, &operation, &command, now_us)?;
         let quorum = state == ApprovalState::Valid;
-        let deadline_us =
-            match (quorum && command.live.attempt == 0, operation.policy.retry.deadline_ms, command.deadline_us) {
-                (true, Some(ms), None) => Some(plus_ms(now_us, ms)),
-                _ => None,
-            };
+        let counted = command.deadline().counted_from(now_us, operation.policy.retry.deadline_ms);
         let mut batch = Batch::new(now_us, actor);
         let change = Change {
             detail: Some(hash_detail(hash, &[])),
             approved_until_us: valid_until_us,
-            deadline_us,
+            deadline: quorum.then_some(counted),
             ..Change::default()
         };
         batch.apply(&mut command, state, &operation.destination, Event::Approve { quorum }, change)?;
@@ -312,14 +308,16 @@ pub fn reject(call: &Call) -> Result<Option<Datum>, LedgerError> {
         }
         let (state, _) = approval_state(connection, &operation, &command, now_us)?;
         let mut batch = Batch::new(now_us, actor(caller, stated));
-        let change = Change {
+        let mut change = Change {
             detail: Some(hash_detail(hash, &[("reason", reason.map(str::to_owned))])),
             message: Some(reason.map_or_else(|| "rejected by an approver".to_owned(), |r| format!("rejected: {r}"))),
             skip_lane_on_failure: operation.skips_lane(),
             ..Change::default()
         };
+        settle::look_up_if_maybe_sent(&operation, &command, &mut change, now_us);
         batch.apply(&mut command, state, &operation.destination, Event::Reject, change)?;
         batch.flush(connection)?;
+        wake::at_commit();
         receipt::one(call, connection, &command, &operation.destination, Outcome::Changed)
     })
 }
@@ -333,14 +331,16 @@ pub fn revoke_approval(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let now_us = datum::now_us();
         let (state, _) = approval_state(connection, &operation, &command, now_us)?;
         let mut batch = Batch::new(now_us, actor(caller, None));
-        let change = Change {
+        let mut change = Change {
             detail: Some(hash_detail(&command.intent_hash, &[("reason", reason.map(str::to_owned))])),
             ..Change::default()
         };
+        settle::look_up_if_maybe_sent(&operation, &command, &mut change, now_us);
         let before = command.live.status;
         batch.apply(&mut command, state, &operation.destination, Event::Revoke, change)?;
         REVOKE.execute(connection, &[Arg::Text(tenant), Arg::Text(key), Arg::Time(now_us)])?;
         batch.flush(connection)?;
+        wake::at_commit();
         let outcome = if before == Status::Approved || state == ApprovalState::Valid {
             Outcome::Changed
         } else {

@@ -5,8 +5,10 @@ use super::command::{Command, Lease, Queued};
 use super::journal;
 use super::{fence, rows};
 use crate::pg::spi::{Arg, Connection};
+use crate::relay::counters::{self, Counter};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
+use command_ledger_domain::retry::Deadline;
 use command_ledger_domain::status::{ApprovalState, CaseAction, CaseReason, Event, Status, Transition, next};
 
 /// Who acts, and when.
@@ -28,7 +30,7 @@ pub struct Change {
     /// Until when the quorum stands, for a command that goes to the outbox.
     pub approved_until_us: Option<i64>,
     /// A new deadline.
-    pub deadline_us: Option<i64>,
+    pub deadline: Option<Deadline>,
     /// What the error was, for the receipt.
     pub message: Option<String>,
     /// The record that the destination made.
@@ -150,9 +152,14 @@ impl Batch {
             live.maybe_sent = transition.maybe_sent;
             live.error = transition.error;
             live.error_message = transition.error.and(change.message.clone());
-            if let Some(deadline_us) = change.deadline_us {
-                command.deadline_us = Some(deadline_us);
-            }
+        }
+        let deadline = change.deadline.unwrap_or(command.deadline());
+        command.set_deadline(if transition.to == Status::Planned { deadline.while_waiting() } else { deadline });
+        let repeat_prevented = matches!(from, Status::Approved | Status::Dispatched)
+            && transition.to == Status::NeedsReconciliation
+            && transition.maybe_sent;
+        if repeat_prevented {
+            counters::count(Counter::RepeatsNotSent);
         }
         command.updated_us = self.now_us;
         self.place(command, from, destination, event, &transition, change, kept_before);
@@ -255,6 +262,9 @@ impl Batch {
             });
             if was_queued {
                 self.queue_updates.push(command.clone());
+                if change.deadline.is_some() {
+                    self.at_rest.push(rows::AtRest::new(command, None, None));
+                }
             } else {
                 self.queue_inserts.push((command.clone(), destination.to_owned()));
                 self.at_rest.push(rows::AtRest::new(command, None, None));

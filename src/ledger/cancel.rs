@@ -53,10 +53,7 @@ pub fn cancel(call: &Call) -> Result<Option<Datum>, LedgerError> {
             ),
             ..Change::default()
         };
-        if command.live.maybe_sent {
-            // No attempt is in flight, so the last one had ended by now.
-            settle::schedule_lookup(&operation, &mut change, now_us);
-        }
+        settle::look_up_if_maybe_sent(&operation, &command, &mut change, now_us);
         let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::Cancel, change)?;
         batch.flush(connection)?;

@@ -7,6 +7,7 @@ use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Row, Statement, TEXT};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::key;
+use command_ledger_domain::retry::Deadline;
 use command_ledger_domain::status::{ApprovalState, CaseReason, ErrorClass, State, Status};
 use pgrx::pg_sys::Datum;
 
@@ -84,6 +85,8 @@ pub struct Command {
     pub updated_us: i64,
     pub not_before_us: Option<i64>,
     pub deadline_us: Option<i64>,
+    /// The deadline follows from the type's `retry.deadline`, see [`Deadline`].
+    pub deadline_relative: bool,
     pub redacted: bool,
     pub approvals_required: i32,
     pub params_hash: [u8; 32],
@@ -99,7 +102,7 @@ pub struct Command {
     pub queued: Option<Queued>,
 }
 
-const COMMAND_COLUMNS: usize = 29;
+const COMMAND_COLUMNS: usize = 30;
 const OUTBOX_COLUMNS: usize = 20;
 
 macro_rules! command_columns {
@@ -108,7 +111,7 @@ macro_rules! command_columns {
          c.not_before, c.deadline, c.redacted_at IS NOT NULL, c.approvals_required::int, c.params_hash, c.intent_hash, \
          c.proposer, c.ordering_key, c.destination_record_id, c.status::text, c.maybe_sent, c.attempt, \
          c.counted_attempts, c.journal_seq, c.journal_head, c.request_digest, c.first_sent_at, c.error::text, \
-         c.error_message, c.open_case, c.result, c.retain_ms"
+         c.error_message, c.open_case, c.result, c.retain_ms, c.deadline_relative"
     };
 }
 
@@ -206,6 +209,7 @@ fn command_of(row: &Row) -> Result<Command, LedgerError> {
         updated_us: row.time(6).unwrap_or(0),
         not_before_us: row.time(7),
         deadline_us: row.time(8),
+        deadline_relative: row.bool(29),
         redacted: row.bool(9),
         approvals_required: row.int(10).unwrap_or(0),
         params_hash: hash(11)?,
@@ -342,6 +346,16 @@ impl Command {
             case: self.live.open_case,
             redacted: self.redacted,
         }
+    }
+
+    /// By when it must be on its way.
+    pub fn deadline(&self) -> Deadline {
+        Deadline { at_us: self.deadline_us, relative: self.deadline_relative }
+    }
+
+    /// Sets the deadline, without writing it.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        (self.deadline_us, self.deadline_relative) = (deadline.at_us, deadline.relative);
     }
 
     /// The command's id.

@@ -36,8 +36,8 @@ static PARTS: Statement = Statement::new(
       FROM command_ledger.command c WHERE c.tenant = $1 AND c.idempotency_key = $2",
 );
 
-/// Who may see the proof: whoever audits, operates, approves or proposes there.
-const READERS: &[Capability] = &[Capability::Operate, Capability::Approve, Capability::Propose, Capability::Audit];
+/// Who may see the proof: whoever audits, operates or approves there. A proposer reads receipts.
+const READERS: &[Capability] = &[Capability::Audit, Capability::Operate, Capability::Approve];
 
 /// The command and its journal, for a reader who may have them (CL011, 42501).
 pub fn open(
@@ -69,24 +69,22 @@ fn object<const N: usize>(members: [(&'static str, Json<'static>); N]) -> Json<'
     Json::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-/// An entry's detail without the mark of its lease.
-fn public_detail(detail: Option<&Json<'static>>) -> Json<'static> {
-    match detail {
-        Some(Json::Object(members)) => {
-            Json::Object(members.iter().filter(|(name, _)| name != "lease").cloned().collect())
-        }
-        other => other.cloned().unwrap_or(Json::Null),
-    }
-}
-
+/// The whole chain, every hashed part as it was hashed: whoever has this document can compute it again (the record
+/// that is hashed is described at [`command_ledger_domain::hash::journal_hash`]). The mark of a lease is a digest: it
+/// names a token and cannot be used as one.
 fn journal_of(command: &Command, entries: &[Stored]) -> Json<'static> {
-    let first_status = entries.first().map_or(command.live.status.as_str(), |e| e.from.as_str());
+    let first = journal::First::of(command, entries);
     let mut all = vec![object([
         ("seq", int(0)),
-        ("kind", text("register")),
+        ("kind", text(journal::REGISTER)),
         ("at_us", int(command.registered_us)),
-        ("to", text(first_status)),
+        ("from", Json::Null),
+        ("to", text(first.to)),
+        ("attempt", int(0)),
         ("actor", text(command.proposer.clone())),
+        ("stated_actor", Json::Null),
+        ("detail", text(first.detail.clone())),
+        ("hash", text(hex(&first.hash(command)))),
     ])];
     all.extend(entries.iter().map(|e| {
         object([
@@ -98,7 +96,7 @@ fn journal_of(command: &Command, entries: &[Stored]) -> Json<'static> {
             ("attempt", int(e.attempt.into())),
             ("actor", text(e.actor.clone())),
             ("stated_actor", maybe(e.stated.clone())),
-            ("detail", public_detail(e.detail.as_ref())),
+            ("detail", e.detail.clone().unwrap_or(Json::Null)),
             ("hash", maybe(e.hash.map(|h| hex(&h)))),
         ])
     }));

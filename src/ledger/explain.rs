@@ -1,7 +1,8 @@
 //! Audit: the story of a command for a person, from its journal. Deterministic wording, no payload values.
 
 use super::access::{as_owner, key_of, tenant_of};
-use super::catalog;
+use super::approve;
+use super::catalog::{self, Operation};
 use super::command::Command;
 use super::evidence;
 use super::journal::{self, Stored};
@@ -23,8 +24,20 @@ static CLOCK: Statement = Statement::new(
 static NEXT_STEP: Statement = Statement::new(
     Mode::Snapshot,
     &[TEXT, TEXT],
-    "SELECT q.advice, q.suggested_next_step FROM command_ledger.open_question q \
-      WHERE q.tenant = $1 AND q.idempotency_key = $2 LIMIT 1",
+    "SELECT 'The last lookup said ' || q.last_lookup || '.', q.advice, q.suggested_next_step \
+       FROM command_ledger.open_question q WHERE q.tenant = $1 AND q.idempotency_key = $2 LIMIT 1",
+);
+
+static APPROVE_CALL: Statement = Statement::new(
+    Mode::Snapshot,
+    &[TEXT, TEXT, TEXT],
+    "SELECT pg_catalog.format('SELECT command_ledger.approve(%L, %L, tenant => %L);', $2, $3, $1)",
+);
+
+static WAITS: Statement = Statement::new(
+    Mode::Snapshot,
+    &[TEXT, TEXT],
+    "SELECT q.why FROM command_ledger.queued_work q WHERE q.tenant = $1 AND q.idempotency_key = $2 LIMIT 1",
 );
 
 fn when(connection: &Connection, at_us: i64) -> Result<String, LedgerError> {
@@ -73,7 +86,13 @@ fn sentence(entry: &Stored) -> String {
         "reject" => "rejected".to_owned(),
         "revoke_approval" => "the approvals were taken back".to_owned(),
         "approval_lapsed" => "the approval is no longer valid".to_owned(),
-        "revise" => "revised: other parameters, approvals given before are void".to_owned(),
+        "revise" => {
+            format!("revised{}: approvals given before are void", content(entry))
+        }
+        journal::INTENT_CHANGED => {
+            format!("the definition of the request was edited{}: approvals given before are void", content(entry))
+        }
+        journal::REDACT => "its contents were removed; key, hashes and outcome stay".to_owned(),
         "cancel" => "cancel was asked".to_owned(),
         "deadline_over" => "the deadline passed".to_owned(),
         "budget_over" => format!("no further attempt is made{answer}"),
@@ -96,21 +115,43 @@ fn sentence(entry: &Stored) -> String {
     format!("{told}{who}{moved}")
 }
 
+/// The content that an entry left the command with.
+fn content(entry: &Stored) -> String {
+    match (member(entry, "params_hash"), member(entry, "intent_hash")) {
+        (Some(params), Some(intent)) => format!(", content {}, intent {}", short(params), short(intent)),
+        _ => String::new(),
+    }
+}
+
+/// The beginning of a hash, enough to compare by eye.
+fn short(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
 /// How it stands, in words.
 fn standing(command: &Command) -> String {
     let live = &command.live;
     let record = command.record_id.as_ref().map_or_else(String::new, |id| format!(", record {id}"));
+    let question = live.open_case.map_or_else(String::new, |case| format!(" But a question is open: {}", case.in_words()));
     match live.status {
         Status::Confirmed => {
-            format!("Confirmed: the effect is proven{record}, after {} attempt(s).", live.attempt)
+            format!("Confirmed: the effect is proven{record}, after {} attempt(s).{question}", live.attempt)
         }
-        Status::Cancelled => "Cancelled: it was never sent.".to_owned(),
+        Status::Cancelled if live.attempt == 0 => format!("Cancelled: it was never sent.{question}"),
+        Status::Cancelled => format!(
+            "Cancelled: of {} attempt(s) before that, each is known to have had no effect.{question}",
+            live.attempt
+        ),
         Status::Failed => format!(
-            "Failed ({}){}: nothing more is done unless an operator retries it.",
+            "Failed ({}){}: nothing more is done unless an operator retries it.{question}",
             live.error.map_or("no class", |e| e.as_str()),
             live.error_message.as_ref().map_or_else(String::new, |m| format!(", {m}"))
         ),
-        Status::Planned => "Planned: it waits for approval; nothing was sent.".to_owned(),
+        Status::Planned if live.maybe_sent => {
+            "Planned: it waits for approval; an earlier attempt may have had its effect.".to_owned()
+        }
+        Status::Planned if live.attempt == 0 => "Planned: it waits for approval; nothing was sent.".to_owned(),
+        Status::Planned => "Planned: it waits for approval; no attempt so far had an effect.".to_owned(),
         Status::Approved if live.maybe_sent => {
             "Approved: it will be sent again; an earlier attempt may have had its effect, and the rules permit the repeat."
                 .to_owned()
@@ -119,9 +160,39 @@ fn standing(command: &Command) -> String {
         Status::Dispatched => format!("Dispatched: attempt {} is under way.", live.attempt),
         Status::NeedsReconciliation => {
             let reason = live.open_case.map_or("", CaseReason::in_words);
-            format!("Needs reconciliation: whether it happened is not known. {reason}")
+            let known = if live.maybe_sent { "whether it happened is not known" } else { "a person must decide" };
+            format!("Needs reconciliation: {known}. {reason}")
         }
     }
+}
+
+/// What an open command waits for, and what somebody can do about it.
+fn outlook(connection: &Connection, operation: &Operation, command: &Command) -> Result<Vec<String>, LedgerError> {
+    let key = [Arg::Text(&command.tenant), Arg::Text(&command.key)];
+    let mut lines = Vec::new();
+    match command.live.status {
+        Status::Planned => {
+            let standing = approve::standing(connection, operation, command, datum::now_us())?;
+            lines.push(format!("Approvals missing: {}.", standing.map_or(0, |quorum| quorum.missing)));
+            let [tenant, key] = key;
+            let intent = format!("\\x{}", hex(&command.intent_hash));
+            lines.extend(APPROVE_CALL.first(connection, &[tenant, key, Arg::Text(&intent)])?.and_then(|row| row.text(0)));
+        }
+        Status::Approved | Status::Dispatched => {
+            lines.extend(WAITS.first(connection, &key)?.and_then(|row| row.text(0)));
+            if let Some(until_us) = command.queued.as_ref().and_then(|q| q.approved_until_us) {
+                lines.push(format!("Its approval ends at {}.", when(connection, until_us)?));
+            }
+        }
+        _ => {}
+    }
+    if let (Some(deadline_us), false) = (command.deadline_us, command.live.status.is_settled()) {
+        lines.push(format!("Its deadline is {}.", when(connection, deadline_us)?));
+    }
+    if let Some(row) = NEXT_STEP.first(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key)])? {
+        lines.extend([row.text(0), row.text(1), row.text(2)].into_iter().flatten());
+    }
+    Ok(lines)
 }
 
 /// `explain(key, tenant)`
@@ -130,6 +201,7 @@ pub fn explain(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let story = as_owner(call, |caller, connection| {
         let (command, entries) = evidence::open(caller, connection, tenant, key)?;
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+        let first = journal::First::of(&command, &entries);
         let mut lines = vec![
             format!("Command {key} of tenant {tenant}: {} version {}", command.command_type, command.type_version),
             format!("for destination {}, known there as {}", operation.destination, command.destination_key()),
@@ -138,8 +210,8 @@ pub fn explain(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 "{}  registered by {}, content {}, intent {}",
                 when(connection, command.registered_us)?,
                 command.proposer,
-                &hex(&command.params_hash)[..12],
-                &hex(&command.intent_hash)[..12]
+                short(&first.params_hash),
+                short(&first.intent_hash)
             ),
         ];
         for entry in &entries {
@@ -147,10 +219,7 @@ pub fn explain(call: &Call) -> Result<Option<Datum>, LedgerError> {
         }
         lines.push(String::new());
         lines.push(standing(&command));
-        if let Some(row) = NEXT_STEP.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
-            lines.extend(row.text(0));
-            lines.extend(row.text(1));
-        }
+        lines.extend(outlook(connection, &operation, &command)?);
         lines.push(match journal::verify(&command, &entries) {
             Ok(()) => {
                 format!("The journal is whole: {} entries, each chained to the one before it.", entries.len() + 1)

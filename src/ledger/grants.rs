@@ -21,10 +21,9 @@ const COMMON: &[&str] = &[
     "status",
     "strict_json",
     "wait_for",
-    "explain",
-    "evidence",
-    "verify_journal",
 ];
+/// What proves and tells what happened, for whoever audits, operates or approves.
+const PROOF: &[&str] = &["explain", "evidence", "verify_journal"];
 const VIEWS: &[&str] = &[
     "timeline",
     "reconciliation_queue",
@@ -77,11 +76,12 @@ const fn functions(capability: Capability) -> &'static [&'static str] {
 
 /// All functions that a capability needs, those of its views included.
 fn called(capability: Capability) -> impl Iterator<Item = &'static str> {
-    let by_views: &[&str] = if reads_views(capability) { CALLED_BY_VIEWS } else { &[] };
-    functions(capability).iter().chain(by_views).copied()
+    let (by_views, proof): (&[&str], &[&str]) =
+        if reads_views(capability) { (CALLED_BY_VIEWS, PROOF) } else { (&[], &[]) };
+    functions(capability).iter().chain(by_views).chain(proof).copied()
 }
 
-/// Whether the views belong to a capability.
+/// Whether the views and the proof belong to a capability.
 const fn reads_views(capability: Capability) -> bool {
     matches!(capability, Capability::Audit | Capability::Operate | Capability::Approve)
 }

@@ -11,6 +11,8 @@ use command_ledger_domain::hash::{JournalEntry, hex, journal_hash, journal_start
 use command_ledger_domain::json::Json;
 use command_ledger_domain::status::Status;
 
+/// Kind of entry 0, which is the command row itself.
+pub const REGISTER: &str = "register";
 /// Kind of the entry that says that payload was removed.
 pub const REDACT: &str = "redact";
 /// Kind of the entry that says that an edited definition changed what would be sent, and so the intent hash.
@@ -87,21 +89,72 @@ pub fn first_hash(
     params_hash: &[u8],
     intent_hash: &[u8],
 ) -> [u8; 32] {
-    let detail = format!("{}:{}", hex(params_hash), hex(intent_hash));
+    chain_first(command_id, proposer, at_us, to.as_str(), &content(&hex(params_hash), &hex(intent_hash)))
+}
+
+fn content(params_hash: &str, intent_hash: &str) -> String {
+    format!("{params_hash}:{intent_hash}")
+}
+
+fn chain_first(command_id: &[u8; 16], proposer: &str, at_us: i64, to: &str, detail: &str) -> [u8; 32] {
     journal_hash(
         &journal_start(command_id),
         &JournalEntry {
             seq: 0,
-            kind: "register",
+            kind: REGISTER,
             from: None,
-            to: to.as_str(),
+            to,
             attempt: 0,
             actor: proposer,
             stated_actor: None,
             at_us,
-            detail: Some(&detail),
+            detail: Some(detail),
         },
     )
+}
+
+/// Entry 0 as it was when it was chained: a revision or an edited definition replaced the content hashes in the row
+/// since, and the journal remembers the first ones.
+pub struct First<'a> {
+    /// What was registered, in lower-case hexadecimal.
+    pub params_hash: String,
+    /// What would have been executed.
+    pub intent_hash: String,
+    /// The status that it was registered with.
+    pub to: &'a str,
+    /// Its hashed detail.
+    pub detail: String,
+}
+
+impl<'a> First<'a> {
+    /// Read from the command and its entries.
+    pub fn of(command: &'a Command, entries: &'a [Stored]) -> Self {
+        let change = content_changes(entries).next();
+        let original = |name: &str, now: &[u8; 32]| remembered(change, name, now);
+        let params_hash = original("old_params_hash", &command.params_hash);
+        let intent_hash = original("old_intent_hash", &command.intent_hash);
+        Self {
+            detail: content(&params_hash, &intent_hash),
+            params_hash,
+            intent_hash,
+            to: entries.first().map_or(command.live.status.as_str(), |e| e.from.as_str()),
+        }
+    }
+
+    /// Its place in the chain.
+    pub fn hash(&self, command: &Command) -> [u8; 32] {
+        chain_first(&command.id(), &command.proposer, command.registered_us, self.to, &self.detail)
+    }
+}
+
+/// The details of the entries that replaced content hashes, in order.
+fn content_changes(entries: &[Stored]) -> impl DoubleEndedIterator<Item = &Json<'static>> {
+    entries.iter().filter_map(|e| e.detail.as_ref()).filter(|d| d.get("old_intent_hash").is_some())
+}
+
+/// A hash that a change wrote down, or what the row holds where nothing changed.
+fn remembered(change: Option<&Json>, name: &str, now: &[u8; 32]) -> String {
+    change.and_then(|d| d.get(name)).and_then(Json::as_str).map_or_else(|| hex(now), str::to_owned)
 }
 
 static OWN_HEAD: Statement = Statement::new(
@@ -195,39 +248,14 @@ pub fn read(connection: &Connection, tenant: &str, key: &str) -> Result<Vec<Stor
 /// Checks the chain from entry 0 to the head: nothing missing, nothing changed, nothing added. `Err` says in words
 /// where it breaks.
 pub fn verify(command: &Command, entries: &[Stored]) -> Result<(), String> {
-    // A revision or an edited definition replaced the content hashes in the row; the journal remembers what entry 0
-    // was made of, and what the row must hold since.
-    let mut changes = entries.iter().filter_map(|e| e.detail.as_ref()).filter(|d| d.get("old_intent_hash").is_some());
-    let (first_change, last_change) = (changes.clone().next(), changes.next_back());
-    let remembered = |change: Option<&Json>, name: &str, now: &[u8; 32]| {
-        change.and_then(|d| d.get(name)).and_then(Json::as_str).map_or_else(|| hex(now), str::to_owned)
-    };
-    let original = |name: &str, now: &[u8; 32]| remembered(first_change, name, now);
+    // What the last change wrote is what the row must hold since.
+    let last_change = content_changes(entries).next_back();
     for (name, now) in [("params_hash", &command.params_hash), ("intent_hash", &command.intent_hash)] {
         if remembered(last_change, name, now) != hex(now) {
             return Err(format!("the {name} of the command is not the one that its last change wrote"));
         }
     }
-    let detail = format!(
-        "{}:{}",
-        original("old_params_hash", &command.params_hash),
-        original("old_intent_hash", &command.intent_hash)
-    );
-    let first_status = entries.first().map_or(command.live.status.as_str(), |e| e.from.as_str());
-    let mut head = journal_hash(
-        &journal_start(&command.id()),
-        &JournalEntry {
-            seq: 0,
-            kind: "register",
-            from: None,
-            to: first_status,
-            attempt: 0,
-            actor: &command.proposer,
-            stated_actor: None,
-            at_us: command.registered_us,
-            detail: Some(&detail),
-        },
-    );
+    let mut head = First::of(command, entries).hash(command);
     for (i, entry) in entries.iter().enumerate() {
         if usize::try_from(entry.seq) != Ok(i + 1) {
             return Err(format!("entry {} is missing", i + 1));

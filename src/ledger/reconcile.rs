@@ -25,7 +25,6 @@ use command_ledger_domain::answer::second_effect;
 use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
-use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{CaseAction, Event, Status, next};
 use pgrx::pg_sys::Datum;
 use std::rc::Rc;
@@ -150,6 +149,9 @@ fn open(
     Ok((command::lock_existing(connection, tenant, key)?, operation))
 }
 
+/// Stands in a suggested call where only the person who looks can know the record's id.
+const PLACEHOLDER: &str = "…";
+
 fn checked_record_id(id: Option<&str>) -> Result<(), LedgerError> {
     if id.is_some_and(|id| id.is_empty() || id.len() > 1_000 || id.chars().any(char::is_control)) {
         return Err(LedgerError::new(
@@ -157,6 +159,14 @@ fn checked_record_id(id: Option<&str>) -> Result<(), LedgerError> {
             "destination_record_id must have 1 to 1000 bytes and no control characters",
         )
         .hint("Leave it out if the destination gives no id."));
+    }
+    if id == Some(PLACEHOLDER) {
+        return Err(LedgerError::new(
+            Code::InvalidArgument,
+            "destination_record_id is still the placeholder of the suggested call",
+        )
+        .detail("A finding of found names what was found: it proves the command for good.")
+        .hint("Search the destination for the key and put the record's id in its place; nothing there: not_found."));
     }
     Ok(())
 }
@@ -234,14 +244,9 @@ fn last_of_budget(operation: &Operation) -> i32 {
 /// `retry(key, reason, deadline, tenant)`: exactly one more attempt for a command that failed and was certainly not
 /// sent.
 ///
-/// | deadline given | stored deadline | afterwards |
-/// |---|---|---|
-/// | yes, in the future | any | the given one |
-/// | yes, past | any | refused (22023) |
-/// | no | none, or in the future | as it was |
-/// | no | past | the type's `retry.deadline`, counted from now; without one, none |
+/// A given deadline must be in the future (22023); what becomes of the stored one decides [`Deadline::after_retry`].
 ///
-/// A past deadline is not kept, because the command would fail again at once.
+/// [`Deadline::after_retry`]: command_ledger_domain::retry::Deadline::after_retry
 pub fn retry(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let (key, reason, deadline_us) = (key_of(call, 0)?, call.text(1), call.time_us(2));
     let tenant = tenant_of(call, 3)?;
@@ -256,12 +261,13 @@ pub fn retry(call: &Call) -> Result<Option<Datum>, LedgerError> {
         approve::refresh_intent(connection, &operation, &mut command)?;
         let (approval, approved_until_us) = approve::approval_state(connection, &operation, &command, now_us)?;
         command.live.counted = last_of_budget(&operation);
-        command.deadline_us = deadline_us.or(command.deadline_us.filter(|deadline| *deadline > now_us)).or_else(|| {
-            let had_one = command.deadline_us.is_some();
-            let ms = operation.policy.retry.deadline_ms.filter(|_| had_one)?;
-            Some(plus_ms(now_us, ms))
-        });
-        let change = Change { detail: reason_detail(reason), approved_until_us, ..Change::default() };
+        let deadline = command.deadline().after_retry(deadline_us, now_us, operation.policy.retry.deadline_ms);
+        let change = Change {
+            detail: reason_detail(reason),
+            approved_until_us,
+            deadline: Some(deadline),
+            ..Change::default()
+        };
         let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::OperatorRetry, change)?;
         batch.flush(connection)?;

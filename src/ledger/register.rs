@@ -12,7 +12,7 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::defect;
-use crate::pg::spi::{Arg, BIGINT, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME};
+use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME};
 use crate::relay::{counters, wake};
 use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::config::{Lookalike, LookalikeAction};
@@ -21,7 +21,7 @@ use command_ledger_domain::hash::{HASH_VERSION, IntentParts, intent_hash, params
 use command_ledger_domain::json::Json;
 use command_ledger_domain::key;
 use command_ledger_domain::policy::{self, Predicate};
-use command_ledger_domain::retry::plus_ms;
+use command_ledger_domain::retry::{Deadline, plus_ms};
 use command_ledger_domain::status::{Status, registered};
 use pgrx::pg_sys::Datum;
 use std::rc::Rc;
@@ -47,19 +47,19 @@ static INSERT: Statement = Statement::new(
     Mode::Write,
     &[
         TEXT, TEXT, TIME, TIME, TIME, TIME, TEXT, INT, INT, INT, TEXT, BYTEA, BYTEA, BYTEA, TEXT, JSONB, TEXT, TEXT,
-        TEXT, TEXT, JSONB, JSONB, BIGINT,
+        TEXT, TEXT, JSONB, JSONB, BIGINT, BOOL,
     ],
     "INSERT INTO command_ledger.command \
             (tenant, idempotency_key, registered_at, updated_at, not_before, deadline, lookalike_until, status, type_version, \
              hash_version, approvals_required, command_type, params_hash, intent_hash, journal_head, proposer, params, \
-             run_id, step_id, workflow_version, ordering_key, refs, proposal, retain_ms) \
+             run_id, step_id, workflow_version, ordering_key, refs, proposal, retain_ms, deadline_relative) \
      VALUES ($1, $2, $3, $3, $4, $5, $6, $7::command_ledger.command_status, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-             $17, $18, $19, $20, $21, $22, $23) \
+             $17, $18, $19, $20, $21, $22, $23, $24) \
      ON CONFLICT (tenant, idempotency_key) DO NOTHING RETURNING true",
 );
 
 static LOOKALIKES: Statement = Statement::new(
-    Mode::Fresh,
+    Mode::Latest,
     &[BYTEA, TEXT, TIME, TEXT],
     "SELECT c.idempotency_key FROM command_ledger.command c \
       WHERE c.params_hash = $1 AND c.lookalike_until IS NOT NULL AND c.command_type = $2 AND c.registered_at > $3 \
@@ -327,10 +327,11 @@ fn create(
     let to = registered(verdict.approvals_required > 0).to;
     let id = key::command_id(intent.tenant, intent.key);
     let head = journal::first_hash(&id, &proposer, now_us, to, &verdict.params_hash, &verdict.intent_hash);
-    let deadline_us = intent.deadline_us.or(match (to, operation.policy.retry.deadline_ms) {
-        (Status::Approved, Some(ms)) => Some(plus_ms(now_us, ms)),
-        _ => None,
-    });
+    let mut deadline = Deadline::given(intent.deadline_us);
+    if to == Status::Approved {
+        deadline = deadline.counted_from(now_us, operation.policy.retry.deadline_ms);
+    }
+    let deadline_us = deadline.at_us;
     let lane = intent.ordering_key;
     if let Some(lane) = lane {
         lock_lane(connection, intent.tenant, &operation.destination, lane)?;
@@ -364,6 +365,7 @@ fn create(
             Arg::or_null(intent.refs, |j| Arg::Datum(j.datum())),
             Arg::or_null(intent.proposal, |j| Arg::Datum(j.datum())),
             Arg::or_null(retain_ms, Arg::Big),
+            Arg::Bool(deadline.relative),
         ],
     )?;
     if won.is_none() {
@@ -379,6 +381,7 @@ fn create(
         updated_us: now_us,
         not_before_us: intent.not_before_us,
         deadline_us,
+        deadline_relative: deadline.relative,
         redacted: false,
         approvals_required: verdict.approvals_required,
         params_hash: verdict.params_hash,
@@ -425,7 +428,8 @@ pub fn enter_lane_again(connection: &Connection, command: &Command, destination:
     Ok(())
 }
 
-fn named<'a>(call: &'a Call, argument: usize, name: &str) -> Result<Option<&'a str>, LedgerError> {
+/// An optional name among the arguments, checked (22023).
+pub fn named<'a>(call: &'a Call, argument: usize, name: &str) -> Result<Option<&'a str>, LedgerError> {
     let Some(text) = call.text(argument) else { return Ok(None) };
     if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
         return Err(LedgerError::new(

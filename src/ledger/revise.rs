@@ -18,7 +18,6 @@ use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{HASH_VERSION, hex};
 use command_ledger_domain::json::Json;
-use command_ledger_domain::retry::plus_ms;
 use command_ledger_domain::status::{Event, Status, next};
 use pgrx::pg_sys::Datum;
 
@@ -107,14 +106,12 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
             register::lookalikes(connection, &operation, key, &verdict.params_hash, None, now_us)?;
         }
         let approval_needed = verdict.approvals_required > 0;
-        let deadline_us = match (approval_needed, command.deadline_us, operation.policy.retry.deadline_ms) {
-            // Counts from here for a command that needs no approval any more and had no deadline before.
-            (false, None, Some(ms)) => Some(plus_ms(now_us, ms)),
-            _ => None,
-        };
+        // Counts from here for a command that needs no approval any more and had no deadline before.
+        let starts = !approval_needed && command.deadline_us.is_none();
+        let counted = command.deadline().counted_from(now_us, operation.policy.retry.deadline_ms);
         let change = Change {
             detail: Some(journal::content_change(&command, &verdict.params_hash, &verdict.intent_hash)),
-            deadline_us,
+            deadline: starts.then_some(counted),
             ..Change::default()
         };
         write_content(connection, &mut command, &params, &verdict, now_us)?;

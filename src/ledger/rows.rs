@@ -68,22 +68,23 @@ static WRITE_AT_REST: Statement = Statement::new(
     Mode::Write,
     &[
         TEXTS, TEXTS, TEXTS, BOOLS, INTS, INTS, INTS, BYTEAS, BYTEAS, TIMES, TEXTS, TEXTS, TEXTS, TIMES, TIMES, TEXTS,
-        JSONBS, TIMES,
+        JSONBS, TIMES, BOOLS,
     ],
     "UPDATE command_ledger.command c \
         SET status=n.status::command_ledger.command_status, maybe_sent=n.maybe_sent, attempt=n.attempt, \
             counted_attempts=n.counted, journal_seq=n.seq, journal_head=n.head, request_digest=n.digest, \
             first_sent_at=n.first_sent, error=n.error::command_ledger.error_class, error_message=n.message, \
-            open_case=n.open_case, updated_at=n.updated, deadline=n.deadline, retain_until=n.retain_until, \
+            open_case=n.open_case, updated_at=n.updated, deadline=n.deadline, \
+            deadline_relative=n.deadline_relative, retain_until=n.retain_until, \
             destination_record_id=coalesce(c.destination_record_id, n.record_id), \
             result=coalesce(n.result, c.result) \
        FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4), \
             pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8), \
             pg_catalog.unnest($9), pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), \
             pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15), pg_catalog.unnest($16), \
-            pg_catalog.unnest($17), pg_catalog.unnest($18)) \
+            pg_catalog.unnest($17), pg_catalog.unnest($18), pg_catalog.unnest($19)) \
          AS n (tenant, key, status, maybe_sent, attempt, counted, seq, head, digest, first_sent, error, message, \
-               open_case, updated, deadline, record_id, result, retain_until) \
+               open_case, updated, deadline, record_id, result, retain_until, deadline_relative) \
       WHERE c.tenant = n.tenant AND c.idempotency_key = n.key",
 );
 
@@ -108,6 +109,7 @@ pub fn write_at_rest(connection: &Connection, rows: &[AtRest]) -> Result<(), Led
     c.add(rows, TEXT, |r| r.record_id.as_deref().map(datum::text));
     c.add(rows, JSONB, |r| r.result.as_ref().map(jsonb::to_datum));
     c.add(rows, TIME, |r| r.retain_until_us().map(datum::time));
+    c.add(rows, BOOL, |r| Some(Datum::from(r.command.deadline_relative)));
     WRITE_AT_REST.execute(connection, &c.args())?;
     Ok(())
 }

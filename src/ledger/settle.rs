@@ -91,6 +91,14 @@ pub fn schedule_lookup(operation: &Operation, change: &mut Change, evidence_from
     }
 }
 
+/// The same for a command that leaves its way while it may have been sent. No attempt is in flight, so the last one
+/// had ended by now.
+pub fn look_up_if_maybe_sent(operation: &Operation, command: &Command, change: &mut Change, now_us: i64) {
+    if command.live.maybe_sent {
+        schedule_lookup(operation, change, now_us);
+    }
+}
+
 /// Ends the attempt in flight. The command is locked and dispatched.
 pub fn settle(
     connection: &Connection,

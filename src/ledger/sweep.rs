@@ -131,9 +131,7 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
         let mut change = Change { skip_lane_on_failure: operation.skips_lane(), ..Change::default() };
-        if command.live.maybe_sent {
-            settle::schedule_lookup(&operation, &mut change, now_us);
-        }
+        settle::look_up_if_maybe_sent(&operation, command, &mut change, now_us);
         let event = match command.live.status {
             Status::Planned | Status::Approved if command.deadline_us.is_some_and(|d| d <= now_us) => {
                 change.message = Some("the deadline passed before it was sent".into());

@@ -2,16 +2,17 @@
 
 use super::access::{Capability, as_owner, tenant_of};
 use super::catalog::{self, Operation};
-use super::register::{commands_like, judge, lookalike_blocked};
+use super::register::{commands_like, judge, lookalike_blocked, named};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
 use crate::pg::spi::Connection;
-use command_ledger_domain::config::{Auth, LookalikeAction, User};
+use command_ledger_domain::config::{Auth, User};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{hex, params_hash};
 use command_ledger_domain::json::Json;
 use command_ledger_domain::key;
+use command_ledger_domain::policy;
 use command_ledger_domain::request::{Intent, RenderedRequest, render};
 use pgrx::pg_sys::Datum;
 
@@ -108,6 +109,7 @@ fn report(
     operation: &Operation,
     tenant: &str,
     params: &crate::pg::jsonb::JsonbArg,
+    distinct_from: Option<&str>,
 ) -> Result<Json<'static>, LedgerError> {
     let tree = params.tree()?;
     let mut errors = Vec::new();
@@ -131,9 +133,12 @@ fn report(
         // No key is left out: the sample key is nobody's.
         alike = commands_like(connection, operation, "", hash, datum::now_us())?;
     }
-    let blocks = operation.policy.lookalike.as_ref().is_some_and(|l| l.action == LookalikeAction::Block);
-    if blocks && !alike.is_empty() {
-        note(lookalike_blocked(&alike.iter().map(String::as_str).collect::<Vec<_>>()))?;
+    if let Some(rule) = &operation.policy.lookalike {
+        let others: Vec<&str> = alike.iter().map(String::as_str).collect();
+        let named: Vec<&str> = distinct_from.into_iter().collect();
+        if let policy::Lookalike::Block(keys) = policy::lookalike(rule.action, &others, &named) {
+            note(lookalike_blocked(&keys))?;
+        }
     }
     if approvals.is_some() {
         match rendered(operation, tenant, &tree) {
@@ -154,17 +159,18 @@ fn report(
     ]))
 }
 
-/// `validate(command_type, params, tenant)`
+/// `validate(command_type, params, tenant, distinct_from)`
 ///
 /// There is no intent hash in the answer: it holds the command's id, and so the key, which is not known here.
 pub fn validate(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let command_type = call.required_text(0, "command_type")?;
     let params = call.required_jsonb(1, "params")?;
     let tenant = tenant_of(call, 2)?;
+    let distinct_from = named(call, 3, "distinct_from")?;
     let report = as_owner(call, |caller, connection| {
         caller.require(connection, Capability::Propose, tenant, Some(command_type))?;
         let operation = catalog::newest(connection, command_type)?;
-        report(connection, &operation, tenant, &params)
+        report(connection, &operation, tenant, &params, distinct_from)
     })?;
     Ok(Some(jsonb::to_datum(&report)))
 }

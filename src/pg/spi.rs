@@ -20,8 +20,10 @@ use std::ffi::CString;
 pub enum Mode {
     /// Reads with the caller's snapshot (for STABLE functions).
     Snapshot,
-    /// Reads what is committed now.
+    /// Reads what is committed now; above READ COMMITTED, what was when the transaction began.
     Fresh,
+    /// Reads what is committed now, whatever the isolation level. For checks under a lock that others held before.
+    Latest,
     /// Writes the ledger's tables.
     Write,
 }
@@ -263,13 +265,14 @@ impl Statement {
         let guard = (self.mode == Mode::Write).then(WriteGuard::open);
         // SAFETY: values and nulls have one entry per declared argument.
         let code = unsafe {
-            pg_sys::SPI_execute_plan(
-                plan,
-                values.as_mut_ptr(),
-                nulls.as_ptr(),
-                self.mode == Mode::Snapshot,
-                std::ffi::c_long::from(limit),
-            )
+            let limit = std::ffi::c_long::from(limit);
+            if self.mode == Mode::Latest {
+                let (now, none) = (pg_sys::GetLatestSnapshot(), std::ptr::null_mut());
+                pg_sys::SPI_execute_snapshot(plan, values.as_mut_ptr(), nulls.as_ptr(), now, none, true, false, limit)
+            } else {
+                let reads_snapshot = self.mode == Mode::Snapshot;
+                pg_sys::SPI_execute_plan(plan, values.as_mut_ptr(), nulls.as_ptr(), reads_snapshot, limit)
+            }
         };
         drop(guard);
         if code < 0 {

@@ -23,7 +23,7 @@ pub enum Counter {
     ConflictsRefused = 1,
     /// A new key with params that were registered just before was blocked or flagged.
     LookalikesStopped = 2,
-    /// A repeat was due and was not sent because it could have had a second effect.
+    /// An attempt that may have had its effect became a question instead of being repeated.
     RepeatsNotSent = 3,
 }
 

@@ -42,6 +42,63 @@ pub fn backoff_ms(attempt: i32, base_ms: i64, cap_ms: i64, random: u64) -> i64 {
     i64::try_from(wait).unwrap_or(i64::MAX)
 }
 
+/// By when a command must be on its way, and where that comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadline {
+    /// No send after this.
+    pub at_us: Option<i64>,
+    /// It follows from the type's `retry.deadline`, and is counted again at each approval. False: the caller gave it,
+    /// or there is none.
+    pub relative: bool,
+}
+
+impl Deadline {
+    /// The one that a caller gave, or none.
+    pub fn given(at_us: Option<i64>) -> Self {
+        Self { at_us, relative: false }
+    }
+
+    /// The deadline of a command that may be sent from `now_us` on (registered without a need for approval, or
+    /// approved), under a type whose `retry.deadline` is `policy_ms`.
+    ///
+    /// | deadline so far | `retry.deadline` | deadline |
+    /// |---|---|---|
+    /// | given by the caller | any | as it was |
+    /// | none, or counted before | none | as it was |
+    /// | none, or counted before | set | counted from now |
+    #[must_use]
+    pub fn counted_from(self, now_us: i64, policy_ms: Option<i64>) -> Self {
+        match policy_ms {
+            Some(ms) if self.relative || self.at_us.is_none() => {
+                Self { at_us: Some(plus_ms(now_us, ms)), relative: true }
+            }
+            _ => self,
+        }
+    }
+
+    /// The deadline of a command that waits for approval (again): a counted one starts at the approval.
+    #[must_use]
+    pub fn while_waiting(self) -> Self {
+        if self.relative { Self::default() } else { self }
+    }
+
+    /// The deadline after an operator's retry: a past one is not kept, because the command would fail again at once.
+    ///
+    /// | given with the retry | so far | deadline |
+    /// |---|---|---|
+    /// | yes | any | the given one |
+    /// | no | none, or in the future | as it was |
+    /// | no | past | `retry.deadline` from now; without one, none |
+    #[must_use]
+    pub fn after_retry(self, given_us: Option<i64>, now_us: i64, policy_ms: Option<i64>) -> Self {
+        match (given_us, self.at_us) {
+            (Some(_), _) => Self::given(given_us),
+            (None, Some(at_us)) if at_us <= now_us => Self::default().counted_from(now_us, policy_ms),
+            _ => self,
+        }
+    }
+}
+
 /// What the decision about a repeat needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatFacts {

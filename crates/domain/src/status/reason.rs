@@ -129,7 +129,7 @@ impl CaseReason {
 
     /// Whether the question stays open although the command is confirmed: it is about a second effect.
     pub const fn outlives_confirmation(self) -> bool {
-        matches!(self.rank(), Rank::SecondEffect)
+        matches!(self.rank(), Rank::SecondEffect | Rank::TwoRecords)
     }
 
     /// Whether a person's finding that nothing was created puts the command back to be sent. Where somebody asked to
@@ -174,9 +174,8 @@ impl CaseReason {
             | Self::LookupAmbiguous
             | Self::LateSuccess => Rank::Person,
             Self::CancelRequested | Self::RejectRequested => Rank::Stop,
-            Self::LateOtherRequest | Self::DuplicateSuccess | Self::DuplicatePossible | Self::Contradiction => {
-                Rank::SecondEffect
-            }
+            Self::LateOtherRequest | Self::DuplicatePossible | Self::Contradiction => Rank::SecondEffect,
+            Self::DuplicateSuccess => Rank::TwoRecords,
         }
     }
 }
@@ -191,4 +190,6 @@ enum Rank {
     Stop,
     /// There may be a second effect.
     SecondEffect,
+    /// Two successes were reported: what arrives later never takes this from the queue.
+    TwoRecords,
 }

@@ -68,6 +68,10 @@ fn a_lesser_reason_never_hides_a_graver_one() {
     assert_eq!(CaseReason::graver(Some(DeadlineOver), LookupAmbiguous), LookupAmbiguous);
     assert_eq!(CaseReason::graver(Some(CancelRequested), DuplicateSuccess), DuplicateSuccess);
     assert_eq!(CaseReason::graver(Some(DuplicateSuccess), CancelRequested), DuplicateSuccess);
+    for later in [LateOtherRequest, DuplicatePossible, Contradiction] {
+        assert_eq!(CaseReason::graver(Some(DuplicateSuccess), later), DuplicateSuccess);
+        assert_eq!(CaseReason::graver(Some(later), DuplicateSuccess), DuplicateSuccess);
+    }
 }
 
 #[test]
