@@ -50,7 +50,12 @@ trap finish EXIT
 # Everything the tests print goes to the terminal as it comes, and is kept for the total.
 counted() { "$@" | tee -a "$results"; }
 
-suite_pure() { counted cargo test --no-fail-fast -p command_ledger_domain -p command_ledger_wire; }
+# Where Node.js is there, its numbers are compared as well.
+suite_pure() {
+  local more=()
+  ! command -v node >/dev/null || more=(-- --include-ignored)
+  counted cargo test --no-fail-fast -p command_ledger_domain -p command_ledger_wire ${more[@]+"${more[@]}"}
+}
 
 suite_db() {
   local pgdata=$STATE/pgdata args=()

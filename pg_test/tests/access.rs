@@ -107,24 +107,27 @@ fn a_proposer_registers_and_reads_its_receipt_and_does_nothing_else() {
     assert_eq!(proposer.call("cancel", json!({"idempotency_key": "A-1"})).status, "cancelled");
 }
 
+/// Calls about a command of acme.
+const OF_ANOTHER_TENANT: [&str; 10] = [
+    "status('KEY', 'acme')",
+    "wait_for('KEY', '0 s', 'acme')",
+    "evidence('KEY', 'acme')",
+    "explain('KEY', 'acme')",
+    "verify_journal('KEY', 'acme')",
+    "cancel('KEY', tenant => 'acme')",
+    "revise('KEY', '{}', '\\x00', 'acme')",
+    "register('order', 'KEY', '{\"n\": 1}', tenant => 'acme')",
+    "validate('order', '{}', 'acme')",
+    "params_hash('order', '{}', 'acme')",
+];
+
 #[test]
 fn another_tenant_is_closed_whether_or_not_the_key_exists() {
     let (_cluster, ledger) = ledger();
     ledger.as_role("proposer").register("order", "A-1", json!({"n": 1}));
     ledger.as_role("proposer").register("note", "A-2", json!({"n": 1}));
     let mut stranger = ledger.as_role("zeta_proposer");
-    for call in [
-        "status('KEY', 'acme')",
-        "wait_for('KEY', '0 s', 'acme')",
-        "evidence('KEY', 'acme')",
-        "explain('KEY', 'acme')",
-        "verify_journal('KEY', 'acme')",
-        "cancel('KEY', tenant => 'acme')",
-        "revise('KEY', '{}', '\\x00', 'acme')",
-        "register('order', 'KEY', '{\"n\": 1}', tenant => 'acme')",
-        "validate('order', '{}', 'acme')",
-        "params_hash('order', '{}', 'acme')",
-    ] {
+    for call in OF_ANOTHER_TENANT {
         let sql = format!("select command_ledger.{call}");
         let known = stranger.expect_sqlstate("42501", &sql.replace("KEY", "A-1"));
         let unknown = stranger.expect_sqlstate("42501", &sql.replace("KEY", "B-1"));
@@ -142,6 +145,27 @@ fn another_tenant_is_closed_whether_or_not_the_key_exists() {
     assert_eq!(auditor.column::<String>("select distinct tenant from command_ledger.timeline", &[]), ["acme"]);
     assert_eq!(auditor.column::<String>("select tenant from command_ledger.dispatch_queue", &[]), ["acme"]);
     assert_eq!(auditor.one::<i64>("select queued from command_ledger.destination_status", &[]), 1);
+}
+
+#[test]
+fn a_refusal_reads_no_command_so_that_its_time_tells_nothing() {
+    let (_cluster, ledger) = ledger();
+    ledger.as_role("proposer").register("order", "A-1", json!({"n": 1}));
+    ledger.as_role("zeta_proposer").register("order", "A-1", json!({"n": 1}));
+    // A session of its own: what it counted before would be counted again.
+    let mut stranger = ledger.as_role("zeta_proposer");
+    let scans = "SELECT string_agg(relname, ',') FROM pg_stat_xact_all_tables \
+                  WHERE schemaname = 'command_ledger' AND relname <> 'access' AND seq_scan + coalesce(idx_scan, 0) > 0";
+    stranger.exec("BEGIN");
+    for call in OF_ANOTHER_TENANT {
+        stranger.exec("SAVEPOINT s");
+        stranger.expect_sqlstate("42501", &format!("SELECT command_ledger.{}", call.replace("KEY", "A-1")));
+        stranger.exec("ROLLBACK TO s");
+    }
+    assert_eq!(stranger.maybe_text(scans), None);
+    stranger.exec("SELECT * FROM command_ledger.status('A-1')");
+    assert!(stranger.text(scans).contains("command"), "an own command is read");
+    stranger.exec("COMMIT");
 }
 
 #[test]

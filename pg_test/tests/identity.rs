@@ -125,3 +125,26 @@ fn operators_and_functions_of_the_caller_do_not_stand_in_for_the_servers() {
     assert_eq!((second.outcome.as_deref(), second.idempotency_key.as_str()), (Some("created"), "b"));
     assert_eq!(ledger.status("a").params_hash, ledger.register("task", "a", json!({"n": 1})).params_hash);
 }
+
+#[test]
+fn any_client_can_compute_the_params_hash_whatever_the_servers_version_and_the_databases_collation() {
+    let (cluster, mut ledger) = desk(json!({"immaterial": ["/note"]}));
+    // Written by hand from the rules: members by UTF-16 units, shortest numbers, the immaterial member left out.
+    let canonical = r#"["command_ledger.v1","acme","task",{"B":1.5,"a":9007199254740993,"z":[100,null],"ä":"ß"}]"#;
+    let expected: String = ledger.one("SELECT encode(sha256(convert_to($1, 'UTF8')), 'hex')", &[&canonical]);
+    let params = r#"{"ä": "ß", "z": [1e2, null], "a": 9007199254740993, "B": 1.50, "note": "x"}"#;
+    let mut databases = vec!["LC_COLLATE 'C' LC_CTYPE 'C'", "LC_COLLATE 'C.UTF-8' LC_CTYPE 'C.UTF-8'"];
+    if ledger.one::<bool>("SELECT EXISTS (SELECT 1 FROM pg_collation WHERE collprovider = 'i')", &[]) {
+        databases.push("LOCALE_PROVIDER icu ICU_LOCALE 'sv'");
+    }
+    for (i, locale) in databases.iter().enumerate() {
+        ledger.exec(&format!("CREATE DATABASE other{i} TEMPLATE template0 ENCODING 'UTF8' {locale}"));
+        let mut other = cluster.ledger(&format!("other{i}"));
+        pg_test::desk::define_desk(&mut other, json!({}));
+        pg_test::desk::define_task(&mut other, json!({"immaterial": ["/note"]}));
+        let receipt = "SELECT encode(params_hash, 'hex') FROM command_ledger.register('task', 'k', $1, tenant => 'acme')";
+        assert_eq!(other.one::<String>(receipt, &[&Lit(params)]), expected, "{locale}");
+        let dry = "SELECT encode(command_ledger.params_hash('task', $1, 'acme'), 'hex')";
+        assert_eq!(other.one::<String>(dry, &[&Lit(params)]), expected, "{locale}");
+    }
+}
