@@ -142,7 +142,8 @@ fn any_client_can_compute_the_params_hash_whatever_the_servers_version_and_the_d
         let mut other = cluster.ledger(&format!("other{i}"));
         pg_test::desk::define_desk(&mut other, json!({}));
         pg_test::desk::define_task(&mut other, json!({"immaterial": ["/note"]}));
-        let receipt = "SELECT encode(params_hash, 'hex') FROM command_ledger.register('task', 'k', $1, tenant => 'acme')";
+        let receipt =
+            "SELECT encode(params_hash, 'hex') FROM command_ledger.register('task', 'k', $1, tenant => 'acme')";
         assert_eq!(other.one::<String>(receipt, &[&Lit(params)]), expected, "{locale}");
         let dry = "SELECT encode(command_ledger.params_hash('task', $1, 'acme'), 'hex')";
         assert_eq!(other.one::<String>(dry, &[&Lit(params)]), expected, "{locale}");

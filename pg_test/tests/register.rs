@@ -116,9 +116,8 @@ fn two_lookalikes_at_the_same_moment_see_each_other() {
 fn a_dry_run_knows_what_was_named_as_different() {
     let (_cluster, mut ledger) = desk(json!({"lookalike": {"window": "10m", "action": "block"}}));
     task(&mut ledger, "a");
-    let mut errors = |more: &str| {
-        ledger.text(&format!("SELECT command_ledger.validate('task', '{{\"n\": 1}}'{more}) -> 'errors'"))
-    };
+    let mut errors =
+        |more: &str| ledger.text(&format!("SELECT command_ledger.validate('task', '{{\"n\": 1}}'{more}) -> 'errors'"));
     assert!(errors("").contains("CL010"));
     assert_eq!(errors(", distinct_from => 'a'"), "[]");
     assert!(errors(", distinct_from => 'another'").contains("CL010"));

@@ -132,7 +132,8 @@ fn short(hash: &str) -> &str {
 fn standing(command: &Command) -> String {
     let live = &command.live;
     let record = command.record_id.as_ref().map_or_else(String::new, |id| format!(", record {id}"));
-    let question = live.open_case.map_or_else(String::new, |case| format!(" But a question is open: {}", case.in_words()));
+    let question =
+        live.open_case.map_or_else(String::new, |case| format!(" But a question is open: {}", case.in_words()));
     match live.status {
         Status::Confirmed => {
             format!("Confirmed: the effect is proven{record}, after {} attempt(s).{question}", live.attempt)
@@ -176,7 +177,9 @@ fn outlook(connection: &Connection, operation: &Operation, command: &Command) ->
             lines.push(format!("Approvals missing: {}.", standing.map_or(0, |quorum| quorum.missing)));
             let [tenant, key] = key;
             let intent = format!("\\x{}", hex(&command.intent_hash));
-            lines.extend(APPROVE_CALL.first(connection, &[tenant, key, Arg::Text(&intent)])?.and_then(|row| row.text(0)));
+            lines.extend(
+                APPROVE_CALL.first(connection, &[tenant, key, Arg::Text(&intent)])?.and_then(|row| row.text(0)),
+            );
         }
         Status::Approved | Status::Dispatched => {
             lines.extend(WAITS.first(connection, &key)?.and_then(|row| row.text(0)));

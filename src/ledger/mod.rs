@@ -7,10 +7,12 @@
 
 pub mod access;
 pub mod adopt;
+pub mod advisory;
 pub mod approve;
 pub mod batch;
 pub mod cancel;
 pub mod catalog;
+pub mod claim;
 pub mod command;
 pub mod define;
 pub mod dispatch;
@@ -21,6 +23,8 @@ pub mod grants;
 pub mod guard;
 pub mod inbox;
 pub mod journal;
+pub mod lane;
+pub mod lookalike;
 pub mod names;
 pub mod predicate;
 pub mod pull;

@@ -14,8 +14,8 @@ use super::batch::{Batch, Change};
 use super::cancel::reason_detail;
 use super::catalog::{self, Operation};
 use super::command::{self, Command};
+use super::lane;
 use super::receipt::{self, Outcome};
-use super::register;
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -144,7 +144,7 @@ fn open(
     caller.require(connection, Capability::Operate, tenant, Some(&seen.command_type))?;
     let operation = catalog::version(connection, &seen.command_type, seen.type_version)?;
     if let Some(lane) = &seen.ordering_key {
-        register::lock_lane(connection, tenant, &operation.destination, lane)?;
+        lane::lock(connection, tenant, &operation.destination, lane)?;
     }
     Ok((command::lock_existing(connection, tenant, key)?, operation))
 }
@@ -227,7 +227,7 @@ pub fn reconcile(call: &Call) -> Result<Option<Datum>, LedgerError> {
             command.result = report.evidence.as_ref().map(JsonbArg::datum);
         }
         if matches!(command.live.status, Status::Planned | Status::Approved) {
-            register::enter_lane_again(connection, &command, &operation.destination)?;
+            lane::enter_again(connection, &command, &operation.destination)?;
         }
         wake::at_commit();
         let noted_only = !done.transition && done.case == CaseAction::None && !done.success_kept;
@@ -262,16 +262,12 @@ pub fn retry(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let (approval, approved_until_us) = approve::approval_state(connection, &operation, &command, now_us)?;
         command.live.counted = last_of_budget(&operation);
         let deadline = command.deadline().after_retry(deadline_us, now_us, operation.policy.retry.deadline_ms);
-        let change = Change {
-            detail: reason_detail(reason),
-            approved_until_us,
-            deadline: Some(deadline),
-            ..Change::default()
-        };
+        let change =
+            Change { detail: reason_detail(reason), approved_until_us, deadline: Some(deadline), ..Change::default() };
         let mut batch = Batch::new(now_us, actor(caller, None));
         batch.apply(&mut command, approval, &operation.destination, Event::OperatorRetry, change)?;
         batch.flush(connection)?;
-        register::enter_lane_again(connection, &command, &operation.destination)?;
+        lane::enter_again(connection, &command, &operation.destination)?;
         wake::at_commit();
         receipt::one(call, connection, &command, &operation.destination, Outcome::Changed)
     })

@@ -7,7 +7,7 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::catalog::{self, Operation};
 use super::command::{self, Command, Lease, Live, Queued};
 use super::receipt::{self, Outcome};
-use super::{fence, journal, predicate, rows};
+use super::{fence, journal, lane, lookalike, predicate, rows};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -15,7 +15,6 @@ use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME};
 use crate::relay::{counters, wake};
 use command_ledger_domain::canonical::canonical;
-use command_ledger_domain::config::{Lookalike, LookalikeAction};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{HASH_VERSION, IntentParts, intent_hash, params_hash};
 use command_ledger_domain::json::Json;
@@ -57,70 +56,6 @@ static INSERT: Statement = Statement::new(
              $17, $18, $19, $20, $21, $22, $23, $24) \
      ON CONFLICT (tenant, idempotency_key) DO NOTHING RETURNING true",
 );
-
-static LOOKALIKES: Statement = Statement::new(
-    Mode::Latest,
-    &[BYTEA, TEXT, TIME, TEXT],
-    "SELECT c.idempotency_key FROM command_ledger.command c \
-      WHERE c.params_hash = $1 AND c.lookalike_until IS NOT NULL AND c.command_type = $2 AND c.registered_at > $3 \
-        AND c.idempotency_key <> $4 ORDER BY c.registered_at DESC LIMIT 20",
-);
-
-static LOCK_HASH: Statement = Statement::new(Mode::Fresh, &[BIGINT], "SELECT pg_catalog.pg_advisory_xact_lock($1)");
-
-// The place is the time under the lane's lock, or the next number should the clock have gone back: an older snapshot
-// (REPEATABLE READ) does not see who entered since, and would count from there. Should such a place be taken, the
-// conflict clause makes it a serialization failure (40001), which the caller repeats.
-static ENTER_LANE: Statement = Statement::new(
-    Mode::Write,
-    &[TEXT, TEXT, TEXT, TEXT, BIGINT],
-    "INSERT INTO command_ledger.lane (tenant, destination, ordering_key, place, idempotency_key) \
-     SELECT $1, $2, $3, GREATEST(coalesce(pg_catalog.max(l.place), 0) + 1, $5), $4 FROM command_ledger.lane l \
-      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3 \
-     ON CONFLICT (tenant, destination, ordering_key, place) DO NOTHING",
-);
-
-/// A 64-bit lock number from a name, in this ledger's own part of the advisory lock space.
-fn lock_number(parts: &[&[u8]]) -> i64 {
-    let mut bytes = b"command_ledger.lock".to_vec();
-    for part in parts {
-        bytes.push(0);
-        bytes.extend_from_slice(part);
-    }
-    let digest = command_ledger_domain::hash::sha256(&bytes);
-    let mut number = [0u8; 8];
-    number.copy_from_slice(&digest[..8]);
-    i64::from_be_bytes(number)
-}
-
-static IN_LANE: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT, TEXT, TEXT, TEXT],
-    "SELECT 1 FROM command_ledger.lane l \
-      WHERE l.tenant = $1 AND l.destination = $2 AND l.ordering_key = $3 AND l.idempotency_key = $4 LIMIT 1",
-);
-
-/// Takes a lane's lock until the end of the transaction: places are given in the order of this lock.
-pub fn lock_lane(connection: &Connection, tenant: &str, destination: &str, lane: &str) -> Result<(), LedgerError> {
-    let number = lock_number(&[b"lane", tenant.as_bytes(), destination.as_bytes(), lane.as_bytes()]);
-    LOCK_HASH.first(connection, &[Arg::Big(number)])?;
-    Ok(())
-}
-
-/// Takes the last place of a lane, whose lock the caller holds.
-fn enter_lane(
-    connection: &Connection,
-    tenant: &str,
-    destination: &str,
-    lane: &str,
-    key: &str,
-) -> Result<(), LedgerError> {
-    let args = [Arg::Text(tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(key), Arg::Big(datum::now_us())];
-    match ENTER_LANE.execute(connection, &args)? {
-        1 => Ok(()),
-        _ => Err(defect("a place in a lane was taken under its lock")),
-    }
-}
 
 /// What registering came to.
 pub struct Registered {
@@ -223,61 +158,6 @@ pub fn intent_of(operation: &Operation, tenant: &str, key: &str, tree: &Json) ->
     })
 }
 
-/// Keys of the tenant's other commands of this type with the same content within the look-alike window.
-pub fn commands_like(
-    connection: &Connection,
-    operation: &Operation,
-    key: &str,
-    hash: &[u8; 32],
-    now_us: i64,
-) -> Result<Vec<String>, LedgerError> {
-    let Some(Lookalike { window_ms, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
-    let since_us = plus_ms(now_us, -window_ms);
-    let rows = LOOKALIKES.run(
-        connection,
-        &[Arg::Bytes(hash), Arg::Text(&operation.command_type), Arg::Time(since_us), Arg::Text(key)],
-        20,
-    )?;
-    Ok(rows.iter().filter_map(|r| r.text(0)).collect())
-}
-
-/// CL010 for a command that looks like these.
-pub fn lookalike_blocked(keys: &[&str]) -> LedgerError {
-    LedgerError::new(
-        Code::LookalikeBlocked,
-        "a command of this type with the same content was registered under another key a short time ago",
-    )
-    .detail(format!("{} such command(s); the newest has the key {:?}.", keys.len(), keys.first().unwrap_or(&"")))
-    .hint("If this is the same intent, use that key. If it is meant twice, say so: distinct_from => that key.")
-}
-
-/// Look-alikes of new content that the caller did not name as different.
-pub fn lookalikes(
-    connection: &Connection,
-    operation: &Operation,
-    key: &str,
-    hash: &[u8; 32],
-    distinct_from: Option<&str>,
-    now_us: i64,
-) -> Result<Vec<String>, LedgerError> {
-    let Some(Lookalike { action, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
-    if *action == LookalikeAction::Block {
-        // Two look-alikes under different keys at the same moment must see each other.
-        LOCK_HASH.first(connection, &[Arg::Big(lock_number(&[b"lookalike", hash]))])?;
-    }
-    let others = commands_like(connection, operation, key, hash, now_us)?;
-    let named: Vec<&str> = distinct_from.into_iter().collect();
-    let others: Vec<&str> = others.iter().map(String::as_str).collect();
-    Ok(match policy::lookalike(*action, &others, &named) {
-        policy::Lookalike::Clear => Vec::new(),
-        policy::Lookalike::Flag(keys) => keys.into_iter().map(str::to_owned).collect(),
-        policy::Lookalike::Block(keys) => {
-            counters::count(counters::Counter::LookalikesStopped);
-            return Err(lookalike_blocked(&keys));
-        }
-    })
-}
-
 fn check_times(intent: &Intent, now_us: i64) -> Result<(), LedgerError> {
     if intent.deadline_us.is_some_and(|d| d <= now_us) {
         return Err(LedgerError::new(Code::InvalidArgument, "the deadline is already past")
@@ -322,7 +202,7 @@ fn create(
         canonical(&document.tree()?)?;
     }
     let verdict = judge(connection, &operation, intent.tenant, intent.key, &intent.params, tree)?;
-    lookalikes(connection, &operation, intent.key, &verdict.params_hash, intent.distinct_from, now_us)?;
+    lookalike::check(connection, &operation, intent.key, &verdict.params_hash, intent.distinct_from, now_us)?;
     let proposer = caller.name();
     let to = registered(verdict.approvals_required > 0).to;
     let id = key::command_id(intent.tenant, intent.key);
@@ -332,9 +212,8 @@ fn create(
         deadline = deadline.counted_from(now_us, operation.policy.retry.deadline_ms);
     }
     let deadline_us = deadline.at_us;
-    let lane = intent.ordering_key;
-    if let Some(lane) = lane {
-        lock_lane(connection, intent.tenant, &operation.destination, lane)?;
+    if let Some(lane) = intent.ordering_key {
+        lane::lock(connection, intent.tenant, &operation.destination, lane)?;
     }
     let lookalike_until_us = operation.policy.lookalike.as_ref().map(|l| plus_ms(now_us, l.window_ms));
     let retention = &operation.policy.retention;
@@ -361,7 +240,7 @@ fn create(
             Arg::or_null(intent.run_id, Arg::Text),
             Arg::or_null(intent.step_id, Arg::Text),
             Arg::or_null(intent.workflow_version, Arg::Text),
-            Arg::or_null(lane, Arg::Text),
+            Arg::or_null(intent.ordering_key, Arg::Text),
             Arg::or_null(intent.refs, |j| Arg::Datum(j.datum())),
             Arg::or_null(intent.proposal, |j| Arg::Datum(j.datum())),
             Arg::or_null(retain_ms, Arg::Big),
@@ -387,15 +266,15 @@ fn create(
         params_hash: verdict.params_hash,
         intent_hash: verdict.intent_hash,
         proposer,
-        ordering_key: lane.map(str::to_owned),
+        ordering_key: intent.ordering_key.map(str::to_owned),
         retain_ms,
         record_id: None,
         result: None,
         live: Live::registered(to, head),
         queued: None,
     };
-    if let Some(lane) = lane {
-        enter_lane(connection, intent.tenant, &operation.destination, lane, intent.key)?;
+    if let Some(lane) = intent.ordering_key {
+        lane::enter(connection, intent.tenant, &operation.destination, lane, intent.key)?;
     }
     if to == Status::Approved {
         command.queued = Some(Queued {
@@ -415,17 +294,6 @@ fn create(
         )?;
     }
     Ok(Some(Registered { command, operation, outcome: Outcome::Created }))
-}
-
-/// Puts a command back into its lane, behind those that wait there, unless it never left it. The caller took the
-/// lane's lock before it locked the command.
-pub fn enter_lane_again(connection: &Connection, command: &Command, destination: &str) -> Result<(), LedgerError> {
-    let Some(lane) = &command.ordering_key else { return Ok(()) };
-    let args = [Arg::Text(&command.tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(&command.key)];
-    if IN_LANE.first(connection, &args)?.is_none() {
-        enter_lane(connection, &command.tenant, destination, lane, &command.key)?;
-    }
-    Ok(())
 }
 
 /// An optional name among the arguments, checked (22023).

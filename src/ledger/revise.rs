@@ -5,6 +5,7 @@ use super::approve::{self, actor};
 use super::batch::{Batch, Change};
 use super::catalog::{self, Operation};
 use super::command::{self, Command};
+use super::lookalike;
 use super::receipt::{self, Outcome};
 use super::register::{self, Verdict};
 use super::{journal, settle};
@@ -103,7 +104,7 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
         }
         let verdict = register::judge(connection, &operation, tenant, key, &params, &tree)?;
         if verdict.params_hash != command.params_hash {
-            register::lookalikes(connection, &operation, key, &verdict.params_hash, None, now_us)?;
+            lookalike::check(connection, &operation, key, &verdict.params_hash, None, now_us)?;
         }
         let approval_needed = verdict.approvals_required > 0;
         // Counts from here for a command that needs no approval any more and had no deadline before.

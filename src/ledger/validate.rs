@@ -2,7 +2,8 @@
 
 use super::access::{Capability, as_owner, tenant_of};
 use super::catalog::{self, Operation};
-use super::register::{commands_like, judge, lookalike_blocked, named};
+use super::lookalike;
+use super::register::{judge, named};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
@@ -131,13 +132,13 @@ fn report(
     };
     if let Some(hash) = &hash {
         // No key is left out: the sample key is nobody's.
-        alike = commands_like(connection, operation, "", hash, datum::now_us())?;
+        alike = lookalike::commands_like(connection, operation, "", hash, datum::now_us())?;
     }
     if let Some(rule) = &operation.policy.lookalike {
         let others: Vec<&str> = alike.iter().map(String::as_str).collect();
         let named: Vec<&str> = distinct_from.into_iter().collect();
         if let policy::Lookalike::Block(keys) = policy::lookalike(rule.action, &others, &named) {
-            note(lookalike_blocked(&keys))?;
+            note(lookalike::blocked(&keys))?;
         }
     }
     if approvals.is_some() {

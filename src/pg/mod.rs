@@ -9,6 +9,7 @@ pub mod datum;
 pub mod guard;
 pub mod jsonb;
 pub mod latch;
+pub mod qualify;
 pub mod report;
 pub mod role;
 pub mod spi;
