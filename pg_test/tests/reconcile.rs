@@ -70,6 +70,37 @@ fn not_found_permits_one_more_attempt_also_where_the_budget_is_used_up() {
 }
 
 #[test]
+fn a_redacted_command_is_not_sent_again_whatever_is_found() {
+    let (_cluster, mut ledger) = desk(quick());
+    task(&mut ledger, "k");
+    let job = claim_one(&mut ledger);
+    assert_eq!(fail(&mut ledger, &job, "permanent").status, "failed");
+    ledger.call("redact", json!({"idempotency_key": "k"}));
+    assert_eq!(confirm(&mut ledger, &job, "R-1").status, "needs_reconciliation", "a success that came late");
+    let found = ledger.call("reconcile", json!({"idempotency_key": "k", "finding": "not_found"}));
+    assert_eq!((found.status.as_str(), found.error.as_deref()), ("failed", Some("rejected")));
+    refused(&mut ledger, "CL006", "retry", json!({"idempotency_key": "k"}));
+    task(&mut ledger, "next");
+    assert_eq!(claim_one(&mut ledger).key, "next");
+    assert_journals(&mut ledger);
+}
+
+#[test]
+fn one_command_without_its_params_does_not_keep_the_others_from_being_claimed() {
+    let (_cluster, mut ledger) = desk(quick());
+    task(&mut ledger, "broken");
+    task(&mut ledger, "whole");
+    ledger.exec(
+        "SET session_replication_role = replica; \
+         UPDATE command_ledger.command SET params = NULL WHERE idempotency_key = 'broken'; \
+         SET session_replication_role = DEFAULT",
+    );
+    assert_eq!(claim_one(&mut ledger).key, "whole");
+    assert_eq!(ledger.status("broken").status, "needs_reconciliation");
+    assert_eq!(open_case(&mut ledger, "broken").as_deref(), Some("tampered"));
+}
+
+#[test]
 fn not_found_asks_again_for_an_approval_that_ended() {
     let (_cluster, mut ledger) = desk(json!({"approval": {"separate_proposer": false}}));
     let hash = task(&mut ledger, "k").intent_hash;

@@ -174,9 +174,12 @@ pub fn claim(
     }
     let mut claimed = Vec::with_capacity(keys.len());
     for (command, row, params) in command::read_queued(connection, &keys)? {
-        let Some(datum) = row.datum(params) else { return Err(defect("a queued command without params")) };
-        // SAFETY: the statement selects jsonb in this column.
-        let tree = unsafe { JsonbArg::new(datum) }.tree()?.into_owned();
+        let tree = match row.datum(params) {
+            // SAFETY: the statement selects jsonb in this column.
+            Some(datum) => unsafe { JsonbArg::new(datum) }.tree()?.into_owned(),
+            // Taken away behind the ledger's back: not what the hash says, and no reason to leave the others unsent.
+            None => Json::Null,
+        };
         claimed.extend(judge(connection, batch, fence, claim, command, tree)?);
     }
     Ok(claimed)

@@ -19,7 +19,7 @@ use crate::error::LedgerError;
 /// | failed | retry, no valid approval | retry | | | | late success, found | |
 /// | confirmed, cancelled | final: evidence opens a case, which reconcile closes without a transition | | | | | | |
 ///
-/// Four rules stand over the table, each in one place (`settle`):
+/// Five rules stand over the table, each in one place (`settle`):
 /// 1. *maybe sent* (I5): while the flag is set, an exit to planned, failed or cancelled becomes
 ///    `needs_reconciliation`, with the exit as the case's reason. The flag falls by confirmation or by a person's
 ///    finding, by nothing else; a lookup that finds nothing leaves it.
@@ -28,6 +28,7 @@ use crate::error::LedgerError;
 /// 3. An open case stops sending: what would go back to the outbox while one stays open needs reconciliation.
 /// 4. A case never takes a lesser reason, and a question about a second effect outlives the
 ///    confirmation until a person closes it.
+/// 5. A redacted command has nothing to send: what would make it wait for an approval or a send ends `failed`.
 ///
 /// Decided for safety where more than one reading is possible:
 /// - `not_found` for a command that somebody asked to cancel or reject, or of which a success was reported, ends
@@ -44,7 +45,7 @@ pub fn next(state: &State, event: &Event) -> Result<Transition, LedgerError> {
     }
 }
 
-/// A cell of the table, before the four rules.
+/// A cell of the table, before the five rules.
 struct Draft {
     to: Status,
     flag: Flag,
@@ -245,9 +246,10 @@ fn success(state: &State, same_request: bool, same_record: bool, second_effect_p
     }
 }
 
-/// The four rules over the table.
+/// The five rules over the table.
 fn settle(state: &State, event: &Event, draft: Draft) -> Transition {
     let draft = kept_success_decides(state, event, draft);
+    let draft = redacted_is_not_sent(state, draft);
     let maybe_sent = match draft.flag {
         Flag::Keep => state.maybe_sent,
         Flag::Set => true,
@@ -300,6 +302,16 @@ fn open_case_stops_sending(state: &State, draft: Draft) -> Draft {
     let stays_open = state.case.is_some() && draft.case != CaseAction::Close;
     let back_to_outbox = draft.to == Status::Approved && state.status != Status::Approved;
     if stays_open && back_to_outbox { Draft { to: Status::NeedsReconciliation, ..draft } } else { draft }
+}
+
+/// Rule 5.
+fn redacted_is_not_sent(state: &State, draft: Draft) -> Draft {
+    let would_wait = matches!(draft.to, Status::Planned | Status::Approved);
+    if state.redacted && would_wait {
+        Draft { to: Status::Failed, error: Some(ErrorClass::Rejected), otherwise: CaseReason::LookupAbsent, ..draft }
+    } else {
+        draft
+    }
 }
 
 /// Rule 4.

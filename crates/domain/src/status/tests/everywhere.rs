@@ -152,6 +152,14 @@ fn no_attempt_starts_without_a_valid_approval_or_beside_an_open_case() {
 }
 
 #[test]
+fn a_command_without_its_parameters_never_waits_to_be_sent() {
+    for state in reachable_states() {
+        let waits = matches!(state.status, Status::Planned | Status::Approved | Status::Dispatched);
+        assert!(!state.redacted || !waits, "{state:?}");
+    }
+}
+
+#[test]
 fn needs_reconciliation_is_always_a_visible_case_and_the_outbox_never_is() {
     for state in reachable_states() {
         match state.status {
