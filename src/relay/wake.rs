@@ -28,7 +28,7 @@ pub fn at_commit() {
     if shared::shared().is_none() || WANTED.load(SeqCst) & RELAY != 0 {
         return;
     }
-    // The slot is found (and claimed) here: at commit nothing may be searched for that could be missing.
+    // The slot is found (and claimed) here, so that the commit has only to look at it.
     if shared::my_slot().is_some() {
         WANTED.fetch_or(RELAY, SeqCst);
     } else {
@@ -53,13 +53,8 @@ unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::
     match event {
         XactEvent::XACT_EVENT_COMMIT => {
             let wanted = WANTED.swap(0, SeqCst);
-            if wanted & RELAY != 0
-                && let Some(slot) = shared::my_known_slot()
-            {
-                if wanted & EXTENSION != 0 {
-                    slot.changed.store(1, SeqCst);
-                }
-                slot.wake();
+            if wanted & RELAY != 0 {
+                shared::wake_mine(wanted & EXTENSION != 0);
             }
             if wanted & RESCAN != 0
                 && let Some(shared) = shared::shared()
