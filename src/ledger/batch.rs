@@ -107,6 +107,11 @@ impl Batch {
         self.now_us
     }
 
+    /// How many transitions were decided.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
     /// Whether nothing was decided.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()

@@ -69,6 +69,7 @@ pub struct Cycle {
     blocked_until_us: HashMap<String, i64>,
     maintained_us: i64,
     fenced: bool,
+    failed: bool,
 }
 
 impl Cycle {
@@ -80,6 +81,7 @@ impl Cycle {
             blocked_until_us: HashMap::new(),
             maintained_us: datum::now_us(),
             fenced: false,
+            failed: false,
         })
     }
 
@@ -93,8 +95,14 @@ impl Cycle {
         self.blocked_until_us.clear();
     }
 
+    /// Whether the last round failed.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
     /// One round.
     pub fn step(&mut self) -> Next {
+        self.failed = false;
         let limit = usize::try_from(settings::RELAY_BATCH.get()).unwrap_or(200);
         let replies = self.desk.collect(limit);
         let mut more = replies.len() >= limit;
@@ -116,6 +124,7 @@ impl Cycle {
             }
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger relay: {error}"));
+                self.failed = true;
                 Next { sleep_until_us: Some(datum::now_us().saturating_add(BLOCKED_FOR_US)), more: false }
             }
         }

@@ -8,6 +8,8 @@
 //! | pid, proc | the worker | 0 and -1: no relay runs |
 //! | wake | committing sessions | there may be work; without a relay: one is wanted |
 //! | changed | DROP and CREATE EXTENSION | the relay must look whether its extension is still there |
+//! | due_us | committing sessions | the earliest moment that the relay may not have read; none: the largest number |
+//! | asleep_until_us | the worker | until when it sleeps; 0: it is awake |
 //! | hold_pid | a session that needs the database empty | no relay may run while it is not 0 |
 //! | refused_at_us | the launcher | when it last found no free background worker |
 //! | clock_* | the worker | the wall clock was set |
@@ -93,6 +95,8 @@ pub struct Slot {
     pub pid: AtomicI32,
     pub proc: AtomicI32,
     pub hold_pid: AtomicI32,
+    pub due_us: AtomicI64,
+    pub asleep_until_us: AtomicI64,
     pub started_us: AtomicI64,
     pub refused_at_us: AtomicI64,
     /// By how much the wall clock was set (microseconds, negative: back), and when.
@@ -118,6 +122,26 @@ impl Slot {
         self.wake_process();
     }
 
+    /// Says that something becomes due then. Wakes the relay only if it would sleep beyond it: it says until when it
+    /// sleeps before it looks here, so that one of the two sees the other. Safe at commit, like [`Slot::wake`].
+    pub fn due_at(&self, due_us: i64) {
+        self.due_us.fetch_min(due_us, SeqCst);
+        if self.asleep_until_us.load(SeqCst) > due_us {
+            self.wake();
+        }
+    }
+
+    /// Says until when the relay is about to sleep; answers until when it may.
+    pub fn falls_asleep(&self, until_us: i64) -> i64 {
+        self.asleep_until_us.store(until_us, SeqCst);
+        until_us.min(self.due_us.swap(i64::MAX, SeqCst))
+    }
+
+    /// Says that the relay is awake and will read what is due.
+    pub fn wakes_up(&self) {
+        self.asleep_until_us.store(0, SeqCst);
+    }
+
     fn wake_process(&self) {
         let relay = self.proc.load(SeqCst);
         if relay >= 0 {
@@ -137,6 +161,8 @@ impl Slot {
         self.pid.store(0, SeqCst);
         self.proc.store(-1, SeqCst);
         self.hold_pid.store(0, SeqCst);
+        self.due_us.store(i64::MAX, SeqCst);
+        self.asleep_until_us.store(0, SeqCst);
         for counter in &self.counters {
             counter.store(0, SeqCst);
         }
