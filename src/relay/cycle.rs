@@ -4,7 +4,7 @@
 use super::desk::Desk;
 use super::{Next, functions, lookups, sends, transaction};
 use crate::failpoint;
-use crate::ledger::{fence, retention, sweep};
+use crate::ledger::{adopt, fence, retention, sweep};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Connection, Mode, Statement};
@@ -65,6 +65,8 @@ pub struct Cycle {
     desk: Desk,
     /// Leases of earlier runs are judged once, at the start.
     older_leases_judged: bool,
+    /// In another place, lookups of earlier runs count no more.
+    lookups_restarted: bool,
     /// Destinations that could not take what is due, until when.
     blocked_until_us: HashMap<String, i64>,
     maintained_us: i64,
@@ -78,6 +80,7 @@ impl Cycle {
         Ok(Self {
             desk: Desk::open(epoch)?,
             older_leases_judged: false,
+            lookups_restarted: false,
             blocked_until_us: HashMap::new(),
             maintained_us: datum::now_us(),
             fenced: false,
@@ -134,6 +137,10 @@ impl Cycle {
         let (fence, agenda) = transaction::run(|connection| Ok((fence::state(connection)?, agenda(connection)?)))?;
         if !self.may_send(fence) {
             return Ok((None, false));
+        }
+        if !self.lookups_restarted && matches!(fence, Fence::Moved { .. }) {
+            transaction::run(adopt::restart_lookups)?;
+            self.lookups_restarted = true;
         }
         if !self.older_leases_judged {
             let epoch = self.desk.epoch();
