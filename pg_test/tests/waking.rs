@@ -282,6 +282,31 @@ fn the_end_of_a_breakers_rest_wakes_the_relay() {
 }
 
 #[test]
+fn an_answer_whose_command_somebody_holds_is_settled_once_they_let_go() {
+    let mut ledger = sleeper("held");
+    let (erp, pay) =
+        (Destination::start(Profile::Plain), Destination::start(Profile::deduplicating("Idempotency-Key")));
+    searchable(&mut ledger, &erp, Value::Null);
+    deduplicating(&mut ledger, &pay);
+    erp.next(hang_after_commit());
+    ledger.register("requisition", "R-1", json!({"lines": []}));
+    erp.wait_for_held(1);
+    let mut holder = SLEEPERS.connect("held");
+    holder.exec("BEGIN; SELECT FROM command_ledger.command WHERE idempotency_key = 'R-1' FOR UPDATE");
+    let mark = SLEEPERS.log_mark();
+    erp.release();
+    SLEEPERS.wait_for_log("could not be settled yet", mark, 60);
+    // Others do not wait for it, and nobody is told when the holder is done.
+    ledger.register("payment", "P-1", json!({"lines": []}));
+    ledger.wait_status("P-1", "confirmed");
+    assert_eq!(ledger.status("R-1").status, "dispatched");
+    holder.exec("COMMIT");
+    let confirmed = ledger.wait_status("R-1", "confirmed");
+    assert_eq!((confirmed.attempt, confirmed.maybe_sent), (1, false));
+    assert_eq!((erp.requests().len(), erp.effects_for("R-1"), pay.effects_for("P-1")), (1, 1, 1));
+}
+
+#[test]
 fn a_relay_that_nobody_can_wake_polls() {
     let cluster = Cluster::builder().fsync_off().setting("command_ledger.max_sleep", "1h").start();
     let mut ledger = cluster.ledger("app");

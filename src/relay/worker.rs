@@ -232,7 +232,8 @@ impl Relay {
         let now_ms = signals::monotonic_ms();
         let changed = self.slot.is_some_and(|slot| slot.changed.swap(0, SeqCst) != 0);
         let doubtful = self.failed || self.slot.is_none();
-        if !changed && !(doubtful && now_ms - self.extension_seen_ms >= EXTENSION_LOOK_MS) {
+        let look = changed || doubtful && now_ms - self.extension_seen_ms >= EXTENSION_LOOK_MS;
+        if !look {
             return true;
         }
         self.extension_seen_ms = now_ms;
