@@ -159,7 +159,7 @@ CREATE TABLE command_ledger.outbox (
     error_message text,
     open_case text,
     success_kept boolean NOT NULL DEFAULT false,
-    absence_established boolean NOT NULL DEFAULT false,
+    absence_place bigint,
     kept_record_id text,
     kept_result jsonb,
     PRIMARY KEY (tenant, idempotency_key))

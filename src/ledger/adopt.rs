@@ -54,6 +54,22 @@ static RESTART_LOOKUPS: Statement = Statement::new(
       WHERE r.tenant = $1 AND r.idempotency_key = $2 AND r.closed_at IS NULL",
 );
 
+/// In a ledger that came to another place and goes on there, lookups that began elsewhere prove nothing: the other place
+/// may have sent since.
+static RESTART_ALL_LOOKUPS: Statement = Statement::new(
+    Mode::Write,
+    &[TIME],
+    "UPDATE command_ledger.reconciliation_case r \
+        SET evidence_from=$1, lookups_done=0, absents_in_a_row=0, lookup_token=NULL \
+      WHERE r.closed_at IS NULL AND r.next_lookup_at IS NOT NULL AND (r.evidence_from IS NULL OR r.evidence_from < $1)",
+);
+
+/// Lets the settle delay and the row of agreeing lookups of every case begin now.
+pub fn restart_lookups(connection: &Connection) -> Result<(), LedgerError> {
+    RESTART_ALL_LOOKUPS.execute(connection, &[Arg::Time(datum::now_us())])?;
+    Ok(())
+}
+
 /// Walks all open commands in the order of their keys, chunk by chunk.
 fn each_open(
     keys: &Statement,
@@ -142,7 +158,7 @@ fn adopt_one(
     command.live.first_sent_us = Some(command.registered_us);
     if let Some(queued) = &mut command.queued {
         queued.identity = here;
-        queued.absence_established = false;
+        queued.absence_place = None;
     }
     let mut change = Change::default();
     settle::schedule_lookup(&operation, &mut change, now_us);

@@ -109,6 +109,11 @@ impl Batch {
         self.now_us
     }
 
+    /// How many transitions were decided.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
     /// Whether nothing was decided.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
@@ -250,10 +255,10 @@ impl Batch {
                 approved_until_us: change.approved_until_us.or(old.as_ref().and_then(|o| o.approved_until_us)),
                 identity: old.as_ref().map_or(self.identity, |o| o.identity),
                 kept_record_id: kept.or(old.as_ref().and_then(|o| o.kept_record_id.clone())),
-                absence_established: match event {
-                    Event::LookupAbsent { .. } | Event::ReconcileNotFound => true,
-                    Event::SafeRepeat { .. } => false,
-                    _ => old.as_ref().is_some_and(|o| o.absence_established),
+                absence_place: match event {
+                    Event::LookupAbsent { .. } | Event::ReconcileNotFound => Some(fence::place_tag()),
+                    Event::SafeRepeat { .. } => None,
+                    _ => old.as_ref().and_then(|o| o.absence_place),
                 },
                 lease: match command.live.status {
                     Status::Dispatched => change.lease.or(old.and_then(|o| o.lease)),
@@ -261,6 +266,8 @@ impl Batch {
                 },
             });
             if was_queued {
+                // Of two transitions of one command in a row the row keeps the last.
+                self.queue_updates.pop_if(|last| last.tenant == command.tenant && last.key == command.key);
                 self.queue_updates.push(command.clone());
                 if change.deadline.is_some() {
                     self.at_rest.push(rows::AtRest::new(command, None, None));

@@ -2,7 +2,7 @@
 
 use super::access::{Caller, Capability, as_owner, tenant_of};
 use super::catalog;
-use super::command;
+use super::command::{self, Lease};
 use super::dispatch::{self, Claim, Claimed};
 use super::pull::batch_of;
 use super::receipt;
@@ -15,6 +15,7 @@ use crate::pg::jsonb;
 use crate::pg::spi::{Arg, Connection, Mode, OID, Statement, TEXT};
 use crate::pg::transaction;
 use crate::pg::tuple::{RowSet, RowType};
+use crate::relay::wake;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::retry::check_lease;
 use command_ledger_domain::status::Status;
@@ -150,7 +151,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let (tenants, command_types) = scope(caller, connection, tenant)?;
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
-        sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
+        let swept = sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
         let mut batch = batch_of(caller);
         let request = Claim {
             destination,
@@ -162,6 +163,11 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             command_types: command_types.as_deref(),
         };
         let claimed = dispatch::claim(connection, &mut batch, fence, &request)?;
+        if swept > 0 || batch.len() > claimed.len() {
+            // Something else than a claim: a case to be looked up, a repeat with a time of its own.
+            wake::at_commit();
+        }
+        wake_at_end_of(claimed.iter().map(|one| &one.lease));
         batch.flush(connection)?;
         for one in &claimed {
             if caller.may(connection, Capability::Execute, &one.command.tenant, Some(&one.command.command_type))? {
@@ -177,6 +183,13 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         Ok(())
     })?;
     Ok(None)
+}
+
+/// The relay judges a lease that ends without a word, and may have read its agenda before this one was given.
+fn wake_at_end_of<'a>(leases: impl IntoIterator<Item = &'a Lease>) {
+    if let Some(due_us) = leases.into_iter().map(|lease| lease.expires_us).min() {
+        wake::at(due_us);
+    }
 }
 
 /// `register_and_claim(…)`
@@ -209,6 +222,7 @@ pub fn register_and_claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             };
             if let Some(claimed) = dispatch::claim_one(connection, &mut batch, fence, &request, &command)? {
                 command = claimed.command;
+                wake_at_end_of([&claimed.lease]);
                 lease = Some(claimed.lease);
             }
             batch.flush(connection)?;

@@ -69,8 +69,8 @@ pub struct Queued {
     pub identity: i64,
     pub lease: Option<Lease>,
     pub kept_record_id: Option<String>,
-    /// A lookup or a person established that the attempts so far created nothing.
-    pub absence_established: bool,
+    /// Where a lookup or a person established that the attempts so far created nothing; none: nobody has.
+    pub absence_place: Option<i64>,
 }
 
 /// One command.
@@ -119,7 +119,7 @@ macro_rules! outbox_columns {
     () => {
         "o.due_at, o.approved_until, o.ledger_identity, o.lease_token, o.lease_expires_at, o.relay_epoch, o.worker, \
          o.kept_record_id, o.maybe_sent, o.attempt, o.counted_attempts, o.journal_seq, o.journal_head, \
-         o.request_digest, o.first_sent_at, o.error::text, o.error_message, o.open_case, o.success_kept, o.absence_established"
+         o.request_digest, o.first_sent_at, o.error::text, o.error_message, o.open_case, o.success_kept, o.absence_place"
     };
 }
 
@@ -266,7 +266,7 @@ fn overlay(command: &mut Command, row: &Row, at: usize) -> Result<(), LedgerErro
         identity: row.big(at + 2).unwrap_or(0),
         lease,
         kept_record_id: row.text(at + 7),
-        absence_established: row.bool(at + 19),
+        absence_place: row.big(at + 19),
     });
     Ok(())
 }

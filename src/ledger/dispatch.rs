@@ -237,6 +237,15 @@ fn judge(
         approve::change_intent(connection, &mut command, current)?;
     }
     let (approval, approved_until_us) = approve::approval_state(connection, &operation, &command, now_us)?;
+    forget_other_places(&mut command, fence);
+    if intact && fenced(&operation, &command, fence, now_us) == ClaimAllowed::AsRepeat {
+        if !holds_record(connection, &command)? {
+            return Ok(None);
+        }
+        command.live.first_sent_us = Some(command.registered_us);
+        let event = Event::Adopted { repeat_safe: true };
+        batch.apply(&mut command, approval, &operation.destination, event, Change::default())?;
+    }
     let verdict = if intact {
         decide(&operation, &command, &params, fence, approval, approved_until_us, claim, now_us)
     } else {
@@ -287,6 +296,34 @@ fn judge(
     }
 }
 
+/// In a ledger that came to another place, what was found out before counts no more. (Where a person adopted the place,
+/// that person decided about it.)
+fn forget_other_places(command: &mut Command, fence: Fence) {
+    if let (Fence::Moved { .. }, Some(queued)) = (fence, &mut command.queued)
+        && queued.absence_place.is_some_and(|place| place != fence::place_tag())
+    {
+        queued.absence_place = None;
+    }
+}
+
+fn fenced(operation: &Operation, command: &Command, fence: Fence, now_us: i64) -> ClaimAllowed {
+    let live = &command.live;
+    let queued = command.queued.as_ref();
+    let here = fence::identity();
+    let written_by = match queued {
+        Some(q) if q.identity == fence::identity_tag(here) => here,
+        _ => Identity { system_identifier: 0, database_oid: 0, extension_oid: 0 },
+    };
+    let row = RowFacts {
+        written_by,
+        deduplicates: operation.deduplicates(Some(live.first_sent_us.unwrap_or(command.registered_us)), now_us),
+        absence_established_here: queued.is_some_and(|q| q.absence_place.is_some()),
+        maybe_sent: live.maybe_sent,
+        has_lookup: operation.effective.lookup.is_some(),
+    };
+    claim_allowed(fence, here, &row)
+}
+
 #[allow(clippy::too_many_arguments, reason = "a send rests on this many facts")]
 fn decide(
     operation: &Operation,
@@ -301,21 +338,10 @@ fn decide(
     let live = &command.live;
     let instead = |event| Verdict::Instead { event, look_up: false, message: None };
     let has_lookup = operation.effective.lookup.is_some();
-    let queued = command.queued.as_ref();
-    let absence = queued.is_some_and(|q| q.absence_established);
-    let here = fence::identity();
-    let written_by = match queued {
-        Some(q) if q.identity == fence::identity_tag(here) => here,
-        _ => Identity { system_identifier: 0, database_oid: 0, extension_oid: 0 },
-    };
-    let row = RowFacts {
-        written_by,
-        deduplicates: operation.deduplicates(Some(live.first_sent_us.unwrap_or(command.registered_us)), now_us),
-        absence_established_here: absence,
-        has_lookup,
-    };
-    match claim_allowed(fence, here, &row) {
-        ClaimAllowed::Yes => {}
+    let absence = command.queued.as_ref().is_some_and(|q| q.absence_place.is_some());
+    match fenced(operation, command, fence, now_us) {
+        // The caller marks a repeat before it asks.
+        ClaimAllowed::Yes | ClaimAllowed::AsRepeat => {}
         ClaimAllowed::No(_) => return Verdict::Leave,
         ClaimAllowed::LookupFirst => return Verdict::Instead { event: Event::Fence, look_up: true, message: None },
         ClaimAllowed::Case => return instead(Event::Fence),

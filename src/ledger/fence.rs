@@ -58,7 +58,21 @@ pub fn identity_tag(identity: Identity) -> i64 {
     bytes.extend(identity.system_identifier.to_be_bytes());
     bytes.extend(identity.database_oid.to_be_bytes());
     bytes.extend(identity.extension_oid.to_be_bytes());
-    let digest = command_ledger_domain::hash::sha256(&bytes);
+    tag(&bytes)
+}
+
+/// This ledger in this place, as eight bytes.
+pub fn place_tag() -> i64 {
+    let (identity, place) = (identity(), place());
+    let mut bytes = Vec::with_capacity(28);
+    bytes.extend(identity_tag(identity).to_be_bytes());
+    bytes.extend(place.timeline.to_be_bytes());
+    bytes.extend(place.control_inode.to_be_bytes());
+    tag(&bytes)
+}
+
+fn tag(bytes: &[u8]) -> i64 {
+    let digest = command_ledger_domain::hash::sha256(bytes);
     let mut tag = [0u8; 8];
     tag.copy_from_slice(&digest[..8]);
     i64::from_be_bytes(tag)

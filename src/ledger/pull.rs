@@ -212,7 +212,8 @@ pub fn extend_lease(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 .hint("Report what happened with confirm(), fail() or uncertain(): a late answer is kept."));
         }
         let (_, approved_until_us) = approve::approval_state(connection, &spoken.operation, command, now_us)?;
-        let rests_on_key = command.live.maybe_sent && !command.queued.as_ref().is_some_and(|q| q.absence_established);
+        let absence = command.queued.as_ref().is_some_and(|q| q.absence_place.is_some());
+        let rests_on_key = command.live.maybe_sent && !absence;
         let window_end_us =
             command.live.first_sent_us.filter(|_| rests_on_key).and_then(|first| spoken.operation.window_end_us(first));
         let expires_us = lease_expiry_us(now_us, lease_ms, command.deadline_us, approved_until_us, window_end_us);

@@ -283,7 +283,7 @@ fn create(
             identity: fence::identity_tag(fence::identity()),
             lease: None::<Lease>,
             kept_record_id: None,
-            absence_established: false,
+            absence_place: None,
         });
         rows::insert_queued(connection, &command, &operation.destination)?;
         wake::at_commit();

@@ -150,7 +150,7 @@ static UPDATE_QUEUED: Statement = Statement::new(
     Mode::Write,
     &[
         TEXTS, TEXTS, TIMES, TIMES, TIMES, TIMES, TIMES, BIGS, INTS, INTS, INTS, TEXTS, BOOLS, UUIDS, BYTEAS, BYTEAS,
-        TEXTS, TEXTS, TEXTS, BOOLS, TEXTS, BIGS, BOOLS,
+        TEXTS, TEXTS, TEXTS, BOOLS, TEXTS, BIGS, BIGS,
     ],
     "UPDATE command_ledger.outbox o \
         SET due_at=n.due, deadline=n.deadline, approved_until=n.approved_until, lease_expires_at=n.lease_expires, \
@@ -159,7 +159,7 @@ static UPDATE_QUEUED: Statement = Statement::new(
             lease_token=n.token, journal_head=n.head, request_digest=n.digest, worker=n.worker, \
             error_message=n.message, open_case=n.open_case, success_kept=n.success_kept, \
             kept_record_id=n.kept_record_id, ledger_identity=n.identity, \
-            absence_established=n.absence \
+            absence_place=n.absence_place \
        FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4), \
             pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8), \
             pg_catalog.unnest($9), pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), \
@@ -168,7 +168,7 @@ static UPDATE_QUEUED: Statement = Statement::new(
             pg_catalog.unnest($21), pg_catalog.unnest($22), pg_catalog.unnest($23)) \
          AS n (tenant, key, due, deadline, approved_until, lease_expires, first_sent, epoch, attempt, counted, seq, \
                error, maybe_sent, token, head, digest, worker, message, open_case, success_kept, kept_record_id, identity, \
-               absence) \
+               absence_place) \
       WHERE o.tenant = n.tenant AND o.idempotency_key = n.key",
 );
 
@@ -197,7 +197,7 @@ pub fn update_queued(connection: &Connection, rows: &[Command]) -> Result<(), Le
     c.add(rows, BOOL, |r| Some(Datum::from(r.live.success_kept)));
     c.add(rows, TEXT, |r| r.queued.as_ref().and_then(|q| q.kept_record_id.as_deref()).map(datum::text));
     c.add(rows, BIGINT, |r| r.queued.as_ref().map(|q| Datum::from(q.identity)));
-    c.add(rows, BOOL, |r| Some(Datum::from(r.queued.as_ref().is_some_and(|q| q.absence_established))));
+    c.add(rows, BIGINT, |r| r.queued.as_ref().and_then(|q| q.absence_place).map(Datum::from));
     UPDATE_QUEUED.execute(connection, &c.args())?;
     Ok(())
 }
@@ -206,12 +206,12 @@ static INSERT_QUEUED: Statement = Statement::new(
     Mode::Write,
     &[
         TEXT, TEXT, TIME, TIME, TIME, TIME, BIGINT, INT, INT, INT, TEXT, BOOL, TEXT, TEXT, BYTEA, BYTEA, TEXT, TEXT,
-        UUID, TIME, BIGINT, TEXT, BOOL,
+        UUID, TIME, BIGINT, TEXT, BIGINT,
     ],
     "INSERT INTO command_ledger.outbox \
             (tenant, idempotency_key, due_at, deadline, approved_until, first_sent_at, ledger_identity, attempt, \
              counted_attempts, journal_seq, error, maybe_sent, destination, ordering_key, journal_head, request_digest, \
-             error_message, open_case, lease_token, lease_expires_at, relay_epoch, worker, absence_established) \
+             error_message, open_case, lease_token, lease_expires_at, relay_epoch, worker, absence_place) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::command_ledger.error_class, $12, $13, $14, $15, $16, $17, $18, \
              $19, $20, $21, $22, $23)",
 );
@@ -245,7 +245,7 @@ pub fn insert_queued(connection: &Connection, command: &Command, destination: &s
             Arg::or_null(lease.map(|l| l.expires_us), Arg::Time),
             Arg::or_null(lease.and_then(|l| l.epoch), Arg::Big),
             Arg::or_null(lease.and_then(|l| l.worker.as_deref()), Arg::Text),
-            Arg::Bool(queued.is_some_and(|q| q.absence_established)),
+            Arg::or_null(queued.and_then(|q| q.absence_place), Arg::Big),
         ],
     )?;
     Ok(())

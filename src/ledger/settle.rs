@@ -115,7 +115,7 @@ pub fn settle(
         success_rule_met: ending.success_rule_met,
         matched_rule: ending.matched_rule,
         maybe_sent_before: live.maybe_sent,
-        absence_established: command.queued.as_ref().is_some_and(|q| q.absence_established),
+        absence_established: command.queued.as_ref().is_some_and(|q| q.absence_place.is_some()),
         protection: protection(
             operation.effective.idempotency.mode,
             operation.deduplicates(live.first_sent_us, now_us),

@@ -13,5 +13,6 @@ pub mod qualify;
 pub mod report;
 pub mod role;
 pub mod spi;
+pub mod table;
 pub mod transaction;
 pub mod tuple;

@@ -26,6 +26,10 @@ fn start(connection: &Connection) -> Result<String, LedgerError> {
     if transaction::in_recovery() {
         return Ok("nothing started: this server is a standby; relays run on the primary only".to_owned());
     }
+    // SAFETY: a flag of the server, set before it takes connections.
+    if unsafe { pg_sys::IsBinaryUpgrade } {
+        return Ok("nothing started: the server runs for pg_upgrade, and nothing is sent meanwhile".to_owned());
+    }
     if let Some(holder) = lock::holder(connection)? {
         return Ok(format!("already running (pid {})", holder.pid));
     }

@@ -4,7 +4,7 @@
 use super::desk::Desk;
 use super::{Next, functions, lookups, sends, transaction};
 use crate::failpoint;
-use crate::ledger::{fence, retention, sweep};
+use crate::ledger::{adopt, fence, retention, sweep};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Connection, Mode, Statement};
@@ -65,10 +65,13 @@ pub struct Cycle {
     desk: Desk,
     /// Leases of earlier runs are judged once, at the start.
     older_leases_judged: bool,
+    /// In another place, lookups of earlier runs count no more.
+    lookups_restarted: bool,
     /// Destinations that could not take what is due, until when.
     blocked_until_us: HashMap<String, i64>,
     maintained_us: i64,
     fenced: bool,
+    failed: bool,
 }
 
 impl Cycle {
@@ -77,9 +80,11 @@ impl Cycle {
         Ok(Self {
             desk: Desk::open(epoch)?,
             older_leases_judged: false,
+            lookups_restarted: false,
             blocked_until_us: HashMap::new(),
             maintained_us: datum::now_us(),
             fenced: false,
+            failed: false,
         })
     }
 
@@ -93,8 +98,14 @@ impl Cycle {
         self.blocked_until_us.clear();
     }
 
+    /// Whether the last round failed.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
     /// One round.
     pub fn step(&mut self) -> Next {
+        self.failed = false;
         let limit = usize::try_from(settings::RELAY_BATCH.get()).unwrap_or(200);
         let replies = self.desk.collect(limit);
         let mut more = replies.len() >= limit;
@@ -106,16 +117,18 @@ impl Cycle {
             failpoint::hit("relay_after_settle");
         }
         lookups::settle_rounds(&mut self.desk);
+        let kept_us = self.desk.kept_due_us();
         if !settings::RELAY.get() {
-            return Next { sleep_until_us: None, more };
+            return Next { sleep_until_us: kept_us, more };
         }
         match self.act(limit) {
             Ok((due_us, again)) => {
                 more |= again;
-                Next { sleep_until_us: due_us, more }
+                Next { sleep_until_us: due_us.into_iter().chain(kept_us).min(), more }
             }
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger relay: {error}"));
+                self.failed = true;
                 Next { sleep_until_us: Some(datum::now_us().saturating_add(BLOCKED_FOR_US)), more: false }
             }
         }
@@ -125,6 +138,10 @@ impl Cycle {
         let (fence, agenda) = transaction::run(|connection| Ok((fence::state(connection)?, agenda(connection)?)))?;
         if !self.may_send(fence) {
             return Ok((None, false));
+        }
+        if !self.lookups_restarted && matches!(fence, Fence::Moved { .. }) {
+            transaction::run(adopt::restart_lookups)?;
+            self.lookups_restarted = true;
         }
         if !self.older_leases_judged {
             let epoch = self.desk.epoch();

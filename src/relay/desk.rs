@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 /// Connections that the wire may hold at most.
 const MAX_CONNECTIONS: usize = 512;
 
+/// Between two tries to settle an answer.
+const KEPT_PAUSE_MIN_US: i64 = 1_000_000;
+const KEPT_PAUSE_MAX_US: i64 = 60_000_000;
+
 /// The attempt that a call is.
 #[derive(Clone, Debug)]
 pub struct Attempt {
@@ -52,6 +56,8 @@ pub struct Ended {
     pub ended_us: i64,
     /// Nothing left because of the ledger's own setup (a secret, an address): not the destination's fault.
     pub own_fault: bool,
+    /// It could not be settled before (somebody held the command).
+    pub again: bool,
 }
 
 /// A lookup round whose answers come in.
@@ -70,6 +76,10 @@ pub struct Desk {
     out: HashMap<u64, Purpose>,
     /// Ended before the wire saw them.
     refused: Vec<Ended>,
+    /// Could not be settled yet: tried again after a pause that grows.
+    kept: Vec<Ended>,
+    kept_until_us: i64,
+    kept_pause_us: i64,
     pub rounds: HashMap<[u8; 16], OpenRound>,
     throttles: HashMap<String, (ThrottleLimits, Throttle)>,
 }
@@ -99,6 +109,9 @@ impl Desk {
             next_id: 1,
             out: HashMap::new(),
             refused: Vec::new(),
+            kept: Vec::new(),
+            kept_until_us: 0,
+            kept_pause_us: KEPT_PAUSE_MIN_US,
             rounds: HashMap::new(),
             throttles: HashMap::new(),
         })
@@ -159,7 +172,7 @@ impl Desk {
     /// Ends a call that was never handed to the wire, as not sent.
     pub fn refuse(&mut self, purpose: Purpose, reason: String) {
         let outcome = Outcome::NotSent { reason };
-        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true });
+        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true, again: false });
     }
 
     /// The headers with the secrets in them; the error names the secret, never its value.
@@ -192,14 +205,33 @@ impl Desk {
     /// Up to `max` calls that have ended.
     pub fn collect(&mut self, max: usize) -> Vec<Ended> {
         let mut ended = std::mem::take(&mut self.refused);
+        if self.kept_due_us().is_some_and(|due_us| due_us <= datum::now_us()) {
+            ended.append(&mut self.kept);
+        }
         let replies = self.wire.as_ref().map(|w| w.take(max)).unwrap_or_default();
         ended.extend(replies.into_iter().filter_map(|reply| self.ended(reply)));
         ended
     }
 
+    /// Keeps what could not be settled (nothing, if all was): an answer is never thrown away.
+    pub fn keep(&mut self, unsettled: Vec<Ended>) {
+        self.kept.extend(unsettled.into_iter().map(|ended| Ended { again: true, ..ended }));
+        if self.kept.is_empty() {
+            self.kept_pause_us = KEPT_PAUSE_MIN_US;
+            return;
+        }
+        self.kept_until_us = datum::now_us().saturating_add(self.kept_pause_us);
+        self.kept_pause_us = (self.kept_pause_us * 2).min(KEPT_PAUSE_MAX_US);
+    }
+
+    /// When what is kept is tried again.
+    pub fn kept_due_us(&self) -> Option<i64> {
+        (!self.kept.is_empty()).then_some(self.kept_until_us)
+    }
+
     fn ended(&mut self, reply: Reply) -> Option<Ended> {
         let purpose = self.out.remove(&reply.id)?;
-        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false })
+        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false, again: false })
     }
 
     /// How many of `wanted` sends the destination's rate and breaker permit.
@@ -236,6 +268,7 @@ impl Desk {
     /// Stops the wire within the grace; hands back what it still answered.
     pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
         let mut ended = std::mem::take(&mut self.refused);
+        ended.append(&mut self.kept);
         if let Some(wire) = self.wire.take() {
             let report = wire.shutdown(grace);
             ended.extend(report.replies.into_iter().filter_map(|reply| self.ended(reply)));

@@ -165,7 +165,7 @@ fn before(node: *mut pg_sys::Node) {
                 };
                 let source = pg_sys::get_database_oid(template, true);
                 if may_copy(source) {
-                    make_room(source);
+                    make_room_in(source);
                 }
             }
             NodeTag::T_RenameStmt => {
@@ -173,7 +173,7 @@ fn before(node: *mut pg_sys::Node) {
                 if (*rename).renameType == pg_sys::ObjectType::OBJECT_DATABASE && !(*rename).subname.is_null() {
                     let database = pg_sys::get_database_oid((*rename).subname, true);
                     if owns(database) {
-                        make_room(database);
+                        make_room_in(database);
                     }
                 }
             }
@@ -182,7 +182,7 @@ fn before(node: *mut pg_sys::Node) {
                 if option((*alter).options, c"tablespace").is_some() {
                     let database = pg_sys::get_database_oid((*alter).dbname, true);
                     if owns(database) {
-                        make_room(database);
+                        make_room_in(database);
                     }
                 }
             }
@@ -237,6 +237,14 @@ fn may_copy(database: Oid) -> bool {
         let creates = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_authid>()).rolcreatedb;
         pg_sys::ReleaseSysCache(tuple);
         creates
+    }
+}
+
+/// Makes room in a database that stays. It may have no slot yet, because the launcher is about to start its relay: that
+/// one must see that it may not.
+fn make_room_in(database: Oid) {
+    if shared::claim(database.to_u32()).is_some() {
+        make_room(database);
     }
 }
 

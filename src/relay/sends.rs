@@ -25,6 +25,9 @@ const RELAY: &str = "command_ledger relay";
 static CONFIG: Statement =
     Statement::new(Mode::Fresh, &[TEXT], "SELECT d.config FROM command_ledger.destination d WHERE d.name = $1");
 
+/// For what is tried again anyway.
+const IMPATIENT: transaction::Limits = transaction::Limits { lock_ms: 200, ..transaction::Limits::DEFAULT };
+
 /// What came of an attempt to send.
 pub struct Sent {
     /// Something was claimed or judged.
@@ -109,7 +112,9 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
+                if !ended.again {
+                    desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
+                }
                 attempts.push((attempt, ended));
             }
             Purpose::Lookup(round) => super::lookups::answered(desk, round, ended.outcome, false),
@@ -121,39 +126,50 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     }
     // In the order of the keys, as every batch locks.
     attempts.sort_by(|a, b| (&a.0.tenant, &a.0.key).cmp(&(&b.0.tenant, &b.0.key)));
-    let together = transaction::run(|connection| {
+    let destinations = attempts.iter().map(|(attempt, _)| attempt.destination.clone()).collect();
+    let (mut unsettled, first): (Vec<_>, Vec<_>) = attempts.into_iter().partition(|(_, ended)| ended.again);
+    if let Err(error) = settle_together(&first) {
+        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
+        unsettled.extend(first);
+    }
+    unsettled.retain(|(attempt, ended)| match settle_alone(attempt, ended) {
+        Ok(()) => false,
+        Err(error) => {
+            let number = attempt.attempt;
+            let what = format!("the answer to attempt {number} of a command could not be settled yet");
+            log(Level::Warning, &format!("command_ledger relay: {what}: {error}"));
+            true
+        }
+    });
+    desk.keep(unsettled.into_iter().map(|(_, ended)| ended).collect());
+    destinations
+}
+
+fn settle_together(attempts: &[(Attempt, Ended)]) -> Result<(), LedgerError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    transaction::run(|connection| {
         let mut batch = batch();
-        for (attempt, ended) in &attempts {
+        for (attempt, ended) in attempts {
             settle_one(connection, &mut batch, attempt, ended)?;
         }
         batch.flush(connection)?;
         force_durable_commit();
         failpoint::hit("relay_before_settle_commit");
         Ok(())
-    });
-    if let Err(error) = together {
-        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
-        for (attempt, ended) in &attempts {
-            let alone = transaction::run(|connection| {
-                let mut batch = batch();
-                settle_one(connection, &mut batch, attempt, ended)?;
-                batch.flush(connection)?;
-                force_durable_commit();
-                Ok(())
-            });
-            if let Err(error) = alone {
-                // The lease stays; the next run of the relay judges it, and the answer counts as lost.
-                log(
-                    Level::Warning,
-                    &format!(
-                        "command_ledger relay: the answer to attempt {} of a command could not be settled: {error}",
-                        attempt.attempt
-                    ),
-                );
-            }
-        }
-    }
-    attempts.into_iter().map(|(attempt, _)| attempt.destination).collect()
+    })
+}
+
+/// Without waiting long for who holds the command: the other answers wait too.
+fn settle_alone(attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {
+    transaction::run_within(IMPATIENT, c"command_ledger: settling one answer", |connection| {
+        let mut batch = batch();
+        settle_one(connection, &mut batch, attempt, ended)?;
+        batch.flush(connection)?;
+        force_durable_commit();
+        Ok(())
+    })
 }
 
 fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {

@@ -8,6 +8,8 @@
 //! | pid, proc | the worker | 0 and -1: no relay runs |
 //! | wake | committing sessions | there may be work; without a relay: one is wanted |
 //! | changed | DROP and CREATE EXTENSION | the relay must look whether its extension is still there |
+//! | due_us | committing sessions | the earliest moment that the relay may not have read; none: the largest number |
+//! | asleep_until_us | the worker | until when it sleeps; 0: it is awake |
 //! | hold_pid | a session that needs the database empty | no relay may run while it is not 0 |
 //! | refused_at_us | the launcher | when it last found no free background worker |
 //! | clock_* | the worker | the wall clock was set |
@@ -93,6 +95,8 @@ pub struct Slot {
     pub pid: AtomicI32,
     pub proc: AtomicI32,
     pub hold_pid: AtomicI32,
+    pub due_us: AtomicI64,
+    pub asleep_until_us: AtomicI64,
     pub started_us: AtomicI64,
     pub refused_at_us: AtomicI64,
     /// By how much the wall clock was set (microseconds, negative: back), and when.
@@ -112,10 +116,33 @@ impl Slot {
         self.state.store(state as u32, SeqCst);
     }
 
-    /// Says that there may be work, and wakes the relay, or the launcher where there is none. Only atomics and a latch:
-    /// called after the commit record is written, where nothing may fail.
+    /// Says that there may be work, and wakes the relay, or the launcher where there is none. Only atomics and a latch.
     pub fn wake(&self) {
         self.wake.store(1, SeqCst);
+        self.wake_process();
+    }
+
+    /// Says that something becomes due then. Wakes the relay only if it would sleep beyond it: it says until when it
+    /// sleeps before it looks here, so that one of the two sees the other. Safe at commit, like [`Slot::wake`].
+    pub fn due_at(&self, due_us: i64) {
+        self.due_us.fetch_min(due_us, SeqCst);
+        if self.asleep_until_us.load(SeqCst) > due_us {
+            self.wake();
+        }
+    }
+
+    /// Says until when the relay is about to sleep; answers until when it may.
+    pub fn falls_asleep(&self, until_us: i64) -> i64 {
+        self.asleep_until_us.store(until_us, SeqCst);
+        until_us.min(self.due_us.swap(i64::MAX, SeqCst))
+    }
+
+    /// Says that the relay is awake and will read what is due.
+    pub fn wakes_up(&self) {
+        self.asleep_until_us.store(0, SeqCst);
+    }
+
+    fn wake_process(&self) {
         let relay = self.proc.load(SeqCst);
         if relay >= 0 {
             set_latch(relay);
@@ -134,6 +161,8 @@ impl Slot {
         self.pid.store(0, SeqCst);
         self.proc.store(-1, SeqCst);
         self.hold_pid.store(0, SeqCst);
+        self.due_us.store(i64::MAX, SeqCst);
+        self.asleep_until_us.store(0, SeqCst);
         for counter in &self.counters {
             counter.store(0, SeqCst);
         }
@@ -297,28 +326,63 @@ pub fn claim(database: u32) -> Option<&'static Slot> {
     if let Some(slot) = find(database) {
         return Some(slot);
     }
-    claiming(shared, || {
-        if let Some(slot) = find(database) {
-            return Some(slot);
-        }
-        let free = shared.slots.iter().find(|slot| slot.database.load(SeqCst) == 0)?;
-        free.clear();
-        free.database.store(database, SeqCst);
-        Some(free)
-    })
+    claiming(shared, || claim_held(shared, database))
+}
+
+/// As [`claim`], by who holds the right to claim.
+fn claim_held(shared: &'static Shared, database: u32) -> Option<&'static Slot> {
+    if let Some(slot) = find(database) {
+        return Some(slot);
+    }
+    let free = shared.slots.iter().find(|slot| slot.database.load(SeqCst) == 0)?;
+    free.clear();
+    free.database.store(database, SeqCst);
+    Some(free)
 }
 
 /// Gives the slot of a database back. Where `if_unused` is set, only if nothing was counted or asked in it.
 pub fn release(slot: &'static Slot, if_unused: bool) {
     let Some(shared) = shared() else { return };
     claiming(shared, || {
-        let used = slot.wake.load(SeqCst) != 0
-            || slot.hold_pid.load(SeqCst) != 0
-            || slot.counters.iter().any(|counter| counter.load(SeqCst) != 0);
-        if slot.pid.load(SeqCst) == 0 && !(if_unused && used) {
-            slot.database.store(0, SeqCst);
+        let counted = slot.hold_pid.load(SeqCst) != 0 || slot.counters.iter().any(|counter| counter.load(SeqCst) != 0);
+        if slot.pid.load(SeqCst) != 0 || if_unused && counted {
+            return;
+        }
+        // Taken back before the last look at what was asked: a session that asks does it the other way round, so that
+        // one of the two sees the other.
+        let database = slot.database.swap(0, SeqCst);
+        if if_unused && slot.wake.load(SeqCst) != 0 {
+            slot.database.store(database, SeqCst);
         }
     });
+}
+
+/// Says that there may be work in this session's database (`changed`: that an extension of it came or went), and wakes
+/// its relay, or the launcher. Only atomics, a latch and a lock that is held for one scan: called after the commit record
+/// is written, where nothing may fail. The slot may have been given back since the session last saw it: then it is
+/// claimed again, for a wish that stands nowhere is a lost one.
+pub fn wake_mine(changed: bool) {
+    let (Some(shared), database) = (shared(), my_database()) else { return };
+    let ask = |slot: &Slot| {
+        if changed {
+            slot.changed.store(1, SeqCst);
+        }
+        slot.wake.store(1, SeqCst);
+    };
+    if let Some(slot) = my_known_slot() {
+        ask(slot);
+        if slot.database.load(SeqCst) == database {
+            return slot.wake_process();
+        }
+    }
+    let claimed = claiming(shared, || claim_held(shared, database).inspect(|slot| ask(slot)));
+    match claimed {
+        Some(slot) => slot.wake_process(),
+        None => {
+            shared.rescan.store(1, SeqCst);
+            wake_launcher();
+        }
+    }
 }
 
 /// The slot of this session's database, if it was used before. Only atomics are read: safe at commit.

@@ -4,7 +4,7 @@
 
 use super::{hooks, shared};
 use pgrx::pg_sys::{self, XactEvent};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Wake the relay of this session's database.
 const RELAY: u32 = 1;
@@ -17,6 +17,9 @@ const EXTENSION: u32 = 4;
 /// behind, and a relay that is woken for nothing goes back to sleep.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
+/// The earliest moment at which something becomes due by the running transaction; none: the largest number.
+static DUE_US: AtomicI64 = AtomicI64::new(i64::MAX);
+
 /// Registers the callback. Only where the library is preloaded; elsewhere there is nobody to wake, and relays poll.
 pub fn register() {
     // SAFETY: the list of callbacks lives for the process and is inherited by the postmaster's children.
@@ -28,11 +31,19 @@ pub fn at_commit() {
     if shared::shared().is_none() || WANTED.load(SeqCst) & RELAY != 0 {
         return;
     }
-    // The slot is found (and claimed) here: at commit nothing may be searched for that could be missing.
+    // The slot is found (and claimed) here, so that the commit has only to look at it.
     if shared::my_slot().is_some() {
         WANTED.fetch_or(RELAY, SeqCst);
     } else {
         launcher();
+    }
+}
+
+/// Makes sure that the relay of this database looks at that moment (Unix microseconds), once the running transaction has
+/// committed: cheaper than [`at_commit`] where there is nothing to do before.
+pub fn at(due_us: i64) {
+    if shared::my_slot().is_some() {
+        DUE_US.fetch_min(due_us, SeqCst);
     }
 }
 
@@ -47,19 +58,25 @@ pub fn launcher() {
     WANTED.fetch_or(RESCAN, SeqCst);
 }
 
+fn forget() {
+    WANTED.store(0, SeqCst);
+    DUE_US.store(i64::MAX, SeqCst);
+}
+
 /// Not guarded by pgrx: it runs after the commit record, where an error would take the whole server down; there is
 /// nothing in it that can raise one.
 unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
         XactEvent::XACT_EVENT_COMMIT => {
             let wanted = WANTED.swap(0, SeqCst);
-            if wanted & RELAY != 0
+            if wanted & RELAY != 0 {
+                shared::wake_mine(wanted & EXTENSION != 0);
+            }
+            let due_us = DUE_US.swap(i64::MAX, SeqCst);
+            if due_us != i64::MAX
                 && let Some(slot) = shared::my_known_slot()
             {
-                if wanted & EXTENSION != 0 {
-                    slot.changed.store(1, SeqCst);
-                }
-                slot.wake();
+                slot.due_at(due_us);
             }
             if wanted & RESCAN != 0
                 && let Some(shared) = shared::shared()
@@ -70,10 +87,10 @@ unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::
             hooks::let_go();
         }
         XactEvent::XACT_EVENT_ABORT => {
-            WANTED.store(0, SeqCst);
+            forget();
             hooks::let_go();
         }
-        XactEvent::XACT_EVENT_PREPARE => WANTED.store(0, SeqCst),
+        XactEvent::XACT_EVENT_PREPARE => forget(),
         _ => {}
     }
 }

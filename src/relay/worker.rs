@@ -28,7 +28,7 @@ const POLL_MS: i64 = 1_000;
 /// How long to wait for a relay that is just ending.
 const LOCK_PATIENCE_MS: i64 = 3_000;
 const LOCK_LOOK_MS: i64 = 100;
-/// How often a busy relay looks whether the extension is still there.
+/// How often a relay looks whether the extension is still there, where nobody can tell it or its work fails.
 const EXTENSION_LOOK_MS: i64 = 1_000;
 /// Steps that panic in a row before the process is given up.
 const PANICS_MAX: u32 = 5;
@@ -220,15 +220,20 @@ struct Relay {
     memory: StepMemory,
     clock: Clock,
     panics: u32,
+    /// The last step failed: perhaps because the extension is gone.
+    failed: bool,
     extension_seen_ms: i64,
 }
 
 impl Relay {
-    /// Whether the extension is still the one that this process works for.
+    /// Whether the extension is still the one that this process works for. Looked up only if it may not be: an idle
+    /// relay reads its agenda and nothing else.
     fn extension_is_there(&mut self) -> bool {
         let now_ms = signals::monotonic_ms();
         let changed = self.slot.is_some_and(|slot| slot.changed.swap(0, SeqCst) != 0);
-        if !changed && now_ms - self.extension_seen_ms < EXTENSION_LOOK_MS {
+        let doubtful = self.failed || self.slot.is_none();
+        let look = changed || doubtful && now_ms - self.extension_seen_ms >= EXTENSION_LOOK_MS;
+        if !look {
             return true;
         }
         self.extension_seen_ms = now_ms;
@@ -242,12 +247,14 @@ impl Relay {
         match stepped {
             Ok(next) => {
                 self.panics = 0;
+                self.failed = cycle.failed();
                 Some(next)
             }
             Err(panic) => {
                 let error = crate::pg::spi::error_from_panic(panic);
                 log(Level::Warning, &format!("a step of the command_ledger relay failed: {error}"));
                 self.panics += 1;
+                self.failed = true;
                 self.extension_seen_ms = i64::MIN / 2;
                 let pause_us = 1_000_000 << self.panics;
                 (self.panics < PANICS_MAX)
@@ -261,8 +268,11 @@ impl Relay {
     fn sleep(&self, next: Next, fd: Option<std::os::fd::RawFd>) {
         let longest_ms = i64::from(settings::MAX_SLEEP_MS.get());
         let longest_ms = if self.slot.is_some() { longest_ms } else { longest_ms.min(POLL_MS) };
-        let due_ms = next.sleep_until_us.map_or(longest_ms, |us| us_to_ms_up(us.saturating_sub(datum::now_us())));
-        let due_ms = due_ms.min(longest_ms);
+        let now_us = datum::now_us();
+        let longest_us = now_us.saturating_add(longest_ms.saturating_mul(1_000));
+        let until_us = next.sleep_until_us.map_or(longest_us, |us| us.min(longest_us));
+        let until_us = self.slot.map_or(until_us, |slot| slot.falls_asleep(until_us));
+        let due_ms = us_to_ms_up(until_us.saturating_sub(now_us));
         if due_ms > STATISTICS_MS {
             // Nothing else would report them while this process sleeps, and autovacuum would not see its work.
             // SAFETY: outside of a transaction, as the server wants it.
@@ -307,6 +317,9 @@ impl Relay {
                 pgrx::check_for_interrupts!();
             } else if !signals::stop_asked() {
                 self.sleep(next, cycle.wire_fd());
+                if let Some(slot) = self.slot {
+                    slot.wakes_up();
+                }
             }
         }
     }
@@ -335,6 +348,7 @@ fn live(slot: Option<&'static Slot>, name: &str) -> Result<Outcome, LedgerError>
         memory: StepMemory::new(),
         clock: Clock::start(),
         panics: 0,
+        failed: false,
         extension_seen_ms: signals::monotonic_ms(),
     };
     let outcome = relay.run(&mut cycle);

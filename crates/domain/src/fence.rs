@@ -72,6 +72,8 @@ pub struct RowFacts {
     pub deduplicates: bool,
     /// Since the ledger came to this place, a lookup or a person established that nothing was created for it.
     pub absence_established_here: bool,
+    /// It counts as maybe sent already.
+    pub maybe_sent: bool,
     /// A lookup is configured.
     pub has_lookup: bool,
 }
@@ -81,6 +83,8 @@ pub struct RowFacts {
 pub enum ClaimAllowed {
     /// Yes.
     Yes,
+    /// Yes, as a command that the other place may have sent: marked so first, its window counted from registration.
+    AsRepeat,
     /// Not before a lookup found nothing.
     LookupFirst,
     /// Not before a person looked.
@@ -96,10 +100,11 @@ pub enum ClaimAllowed {
 /// | open | yes | no |
 /// | unadopted | no | no |
 /// | moved, halted | no | no |
-/// | moved, continue | deduplicates or absence established here: yes; else lookup first, else case | no |
+/// | moved, continue | absence established here: yes; deduplicates: yes, as a repeat; else lookup first, else case | no |
 ///
 /// In a moved ledger this holds for old commands and new ones: the other place may still be alive and know the same
-/// keys, or may have sent what this place never learned of.
+/// keys, or may have sent what this place never learned of. What it found out before it came here counts no more: the
+/// other place may have acted on it since.
 pub fn claim_allowed(fence: Fence, here: Identity, row: &RowFacts) -> ClaimAllowed {
     match fence {
         Fence::Unadopted => ClaimAllowed::No(
@@ -113,7 +118,9 @@ pub fn claim_allowed(fence: Fence, here: Identity, row: &RowFacts) -> ClaimAllow
             ClaimAllowed::No("another ledger wrote this outbox row; adopt_relay() takes it over")
         }
         Fence::Open => ClaimAllowed::Yes,
-        Fence::Moved { halted: false } if row.deduplicates || row.absence_established_here => ClaimAllowed::Yes,
+        Fence::Moved { halted: false } if row.absence_established_here => ClaimAllowed::Yes,
+        Fence::Moved { halted: false } if row.deduplicates && row.maybe_sent => ClaimAllowed::Yes,
+        Fence::Moved { halted: false } if row.deduplicates => ClaimAllowed::AsRepeat,
         Fence::Moved { halted: false } if row.has_lookup => ClaimAllowed::LookupFirst,
         Fence::Moved { halted: false } => ClaimAllowed::Case,
     }

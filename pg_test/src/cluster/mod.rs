@@ -61,18 +61,27 @@ impl Cluster {
         self.try_start_again().unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// The same, or why it does not start, with the end of its log.
+    /// The same with further arguments of the program `postgres`: `&["-b"]` is what pg_upgrade starts it with.
+    pub fn start_with(&self, arguments: &[&str]) {
+        self.try_start_with(arguments).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// As `start_again()`, or why it does not start, with the end of its log.
     pub fn try_start_again(&self) -> Result<(), String> {
+        self.try_start_with(&[])
+    }
+
+    fn try_start_with(&self, arguments: &[&str]) -> Result<(), String> {
         let mut server = self.server();
         assert!(server.is_none(), "the server runs already");
-        *server = Some(Server::start(&self.site).map_err(|e| format!("{e}\n{}", self.site.log_tail()))?);
+        *server = Some(Server::start(&self.site, arguments).map_err(|e| format!("{e}\n{}", self.site.log_tail()))?);
         Ok(())
     }
 
     /// Starts the stopped server and expects that it refuses to start; answers what its log says.
     pub fn start_expecting_refusal(&self) -> String {
         let mark = self.log_mark();
-        match Server::start(&self.site) {
+        match Server::start(&self.site, &[]) {
             Ok(server) => {
                 *self.server() = Some(server);
                 panic!("the server started, which it should not");

@@ -37,10 +37,11 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts the postmaster and waits until it accepts connections; an error says why it did not.
-    pub(super) fn start(site: &Site) -> Result<Server, String> {
+    /// `arguments` are further ones of the program.
+    pub(super) fn start(site: &Site, arguments: &[&str]) -> Result<Server, String> {
         for _ in 0..PORT_ATTEMPTS {
             let log_mark = site.log().len();
-            let error = match Server::start_on_port(site) {
+            let error = match Server::start_on_port(site, arguments) {
                 Ok(server) => return Ok(server),
                 Err(error) => error,
             };
@@ -55,10 +56,10 @@ impl Server {
         Err(format!("no usable port in {PORT_ATTEMPTS} attempts"))
     }
 
-    fn start_on_port(site: &Site) -> Result<Server, String> {
+    fn start_on_port(site: &Site, arguments: &[&str]) -> Result<Server, String> {
         let log = File::options().create(true).append(true).open(site.log_path()).map_err(|e| e.to_string())?;
         let mut command = site.programs.command("postgres", &site.directory);
-        command.arg("-D").arg(site.data());
+        command.arg("-D").arg(site.data()).args(arguments);
         for setting in [
             format!("port={}", site.port()),
             "listen_addresses=127.0.0.1".to_owned(),

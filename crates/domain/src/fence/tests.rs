@@ -44,11 +44,11 @@ fn another_place_is_moved_and_halts_unless_set_to_continue() {
 }
 
 fn row(deduplicates: bool, absence_established_here: bool, has_lookup: bool) -> RowFacts {
-    RowFacts { written_by: HERE, deduplicates, absence_established_here, has_lookup }
+    RowFacts { written_by: HERE, deduplicates, absence_established_here, maybe_sent: false, has_lookup }
 }
 
 fn every_row() -> impl Iterator<Item = RowFacts> {
-    (0..8).map(|bits| row(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0))
+    (0..16).map(|bits| RowFacts { maybe_sent: bits & 8 != 0, ..row(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0) })
 }
 
 #[test]
@@ -83,9 +83,14 @@ fn an_open_ledger_claims_its_own_rows() {
 fn a_moved_ledger_goes_on_only_where_a_repeat_does_no_harm() {
     let moved = Fence::Moved { halted: false };
     for has_lookup in [false, true] {
-        assert_eq!(claim_allowed(moved, HERE, &row(true, false, has_lookup)), ClaimAllowed::Yes);
+        let marked = RowFacts { maybe_sent: true, ..row(true, false, has_lookup) };
+        assert_eq!(claim_allowed(moved, HERE, &marked), ClaimAllowed::Yes);
+        assert_eq!(claim_allowed(moved, HERE, &row(true, false, has_lookup)), ClaimAllowed::AsRepeat);
         assert_eq!(claim_allowed(moved, HERE, &row(false, true, has_lookup)), ClaimAllowed::Yes);
     }
-    assert_eq!(claim_allowed(moved, HERE, &row(false, false, true)), ClaimAllowed::LookupFirst);
-    assert_eq!(claim_allowed(moved, HERE, &row(false, false, false)), ClaimAllowed::Case);
+    for maybe_sent in [false, true] {
+        let row = |has_lookup| RowFacts { maybe_sent, ..row(false, false, has_lookup) };
+        assert_eq!(claim_allowed(moved, HERE, &row(true)), ClaimAllowed::LookupFirst);
+        assert_eq!(claim_allowed(moved, HERE, &row(false)), ClaimAllowed::Case);
+    }
 }

@@ -69,7 +69,8 @@ pub enum Event {
     WindowOver,
     /// The repeat would differ from what was sent first (found before a send).
     RequestChanged,
-    /// A person adopted a copy with `resend => false`: the original may have sent every open command.
+    /// Another place may have sent it: a person adopted a copy with `resend => false`, or a ledger that came to another
+    /// place goes on there.
     Adopted {
         /// The destination deduplicates on this key and its window, counted from registration, is still open.
         repeat_safe: bool,
