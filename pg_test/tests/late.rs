@@ -90,6 +90,30 @@ fn two_successes_with_two_records_are_a_case_in_whichever_order_they_come() {
 }
 
 #[test]
+fn an_end_of_two_steps_is_written_whole_under_every_plan() {
+    let (_cluster, mut ledger) = deduplicating();
+    let plans = ["hashjoin, nestloop", "mergejoin, nestloop", "hashjoin, mergejoin", "nestloop, indexscan, bitmapscan"];
+    for (i, off) in plans.iter().enumerate() {
+        for method in off.split(", ") {
+            ledger.exec(&format!("SET enable_{method} = off"));
+        }
+        ledger.exec("SET plan_cache_mode = force_custom_plan");
+        let key = format!("k{i}");
+        task(&mut ledger, &key);
+        let first = claim_one(&mut ledger);
+        say(&mut ledger, "uncertain", &first);
+        let second = next(&mut ledger);
+        confirm(&mut ledger, &first, "R-1");
+        confirm(&mut ledger, &second, "R-2");
+        assert_eq!(open_case(&mut ledger, &key).as_deref(), Some("duplicate_success"), "{off}");
+        // What comes afterwards goes on where the journal ended.
+        assert_eq!(fail(&mut ledger, &first, "permanent").status, "confirmed", "{off}");
+        ledger.exec("RESET ALL");
+    }
+    assert_journals(&mut ledger);
+}
+
+#[test]
 fn the_same_record_reported_twice_is_no_question() {
     let (_cluster, mut ledger) = deduplicating();
     let (first, second) = two_attempts(&mut ledger);

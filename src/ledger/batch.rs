@@ -266,20 +266,19 @@ impl Batch {
                 },
             });
             if was_queued {
-                // Of two transitions of one command in a row the row keeps the last.
-                self.queue_updates.pop_if(|last| last.tenant == command.tenant && last.key == command.key);
-                self.queue_updates.push(command.clone());
+                self.update_queued(command);
                 if change.deadline.is_some() {
-                    self.at_rest.push(rows::AtRest::new(command, None, None));
+                    self.write_at_rest(rows::AtRest::new(command, None, None));
                 }
             } else {
                 self.queue_inserts.push((command.clone(), destination.to_owned()));
-                self.at_rest.push(rows::AtRest::new(command, None, None));
+                self.write_at_rest(rows::AtRest::new(command, None, None));
             }
         } else {
             let kept = command.queued.take().and_then(|q| q.kept_record_id);
             if was_queued {
                 self.queue_deletes.push((tenant.clone(), key.clone()));
+                self.queue_inserts.pop_if(|(last, _)| last.tenant == tenant && last.key == key);
             }
             let record_id =
                 change.record_id.or(kept.filter(|_| kept_before && command.live.status == Status::Confirmed));
@@ -287,7 +286,7 @@ impl Batch {
             if command.record_id.is_none() {
                 command.record_id = record_id.clone();
             }
-            self.at_rest.push(rows::AtRest::new(command, record_id, result));
+            self.write_at_rest(rows::AtRest::new(command, record_id, result));
         }
         if from != Status::Planned && command.live.status == Status::Planned {
             self.requests.push((tenant.clone(), key.clone(), command.deadline_us));
@@ -298,6 +297,27 @@ impl Batch {
             command.live.status.is_final() || command.live.status == Status::Failed && change.skip_lane_on_failure;
         if let (true, true, Some(lane)) = (leaves, transition.transition, &command.ordering_key) {
             self.left_lanes.push((tenant, destination.to_owned(), lane.clone(), key));
+        }
+    }
+
+    /// A row is written once, with what the last of a command's transitions left: a statement that joins two new
+    /// states to one row takes either. The transitions of one command follow each other in a batch.
+    fn write_at_rest(&mut self, row: rows::AtRest) {
+        match self.at_rest.last_mut() {
+            Some(last) if last.is_of(&row) => last.follow(row),
+            _ => self.at_rest.push(row),
+        }
+    }
+
+    /// The same for a row of the outbox.
+    fn update_queued(&mut self, command: &Command) {
+        let same = |other: &Command| other.tenant == command.tenant && other.key == command.key;
+        if let Some((inserted, _)) = self.queue_inserts.last_mut().filter(|(last, _)| same(last)) {
+            *inserted = command.clone();
+        } else if let Some(updated) = self.queue_updates.last_mut().filter(|last| same(last)) {
+            *updated = command.clone();
+        } else {
+            self.queue_updates.push(command.clone());
         }
     }
 

@@ -56,6 +56,18 @@ impl AtRest {
         Self { command: command.clone(), record_id, result }
     }
 
+    /// Whether both are of one command.
+    pub fn is_of(&self, other: &Self) -> bool {
+        self.command.tenant == other.command.tenant && self.command.key == other.command.key
+    }
+
+    /// Takes a later state of the same command; a record and a result that it does not bring stay.
+    pub fn follow(&mut self, later: Self) {
+        self.record_id = self.record_id.take().or(later.record_id);
+        self.result = later.result.or(self.result.take());
+        self.command = later.command;
+    }
+
     /// When purge() looks at the command first: from its settlement on, and not while a question about it is open.
     fn retain_until_us(&self) -> Option<i64> {
         let retain_ms = self.command.retain_ms?;
