@@ -206,7 +206,7 @@ pub fn adopt_open_commands(connection: &Connection, by: &str, resend: bool) -> R
         return Ok("already adopted here; nothing was changed".to_owned());
     }
     let checked = require_whole_journals()?;
-    let (now_us, here) = (datum::now_us(), fence::identity_tag(fence::identity()));
+    let (now_us, here) = (datum::now_us(), fence::own_tag());
     let mut tally = Tally::default();
     if !resend {
         each_open(&OPEN_NOW, |connection, keys| {

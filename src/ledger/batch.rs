@@ -89,7 +89,7 @@ impl Batch {
         Self {
             now_us,
             actor,
-            identity: fence::identity_tag(fence::identity()),
+            identity: fence::own_tag(),
             events: Vec::new(),
             queue_inserts: Vec::new(),
             queue_updates: Vec::new(),

@@ -1,8 +1,10 @@
-//! Command types and destinations as the functions and the relay use them: parsed once per backend and kept. A row
-//! is recognised by what never changes for it (table, name, version or revision, moment of definition), so that
-//! neither a rolled-back definition nor a recreated extension can leave a stale one.
+//! Command types and destinations as the functions and the relay use them: parsed once per backend and kept. While no
+//! session has written a definition they are used without looking (see [`crate::pg::watch`]); after that a row is
+//! recognised by what never changes for it (table, name, version or revision, moment of definition), so that neither a
+//! rolled-back definition nor a recreated extension can leave a stale one.
 
 use crate::pg::spi::{Arg, Connection, INT, Mode, Row, Statement, TEXT};
+use crate::pg::watch;
 use command_ledger_domain::approval::ApprovalRule;
 use command_ledger_domain::canonical::Pointer;
 use command_ledger_domain::config::{self, CommandTypePolicy, DestinationConfig, Effective, LaneOnFailure};
@@ -12,6 +14,7 @@ use command_ledger_domain::retry::{RetryPolicy, window_end_us};
 use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::rc::Rc;
 
 /// What identifies one version of a type together with one revision of its destination.
@@ -42,8 +45,19 @@ const CACHE_LIMIT: usize = 1_000;
 /// Operations by type name and version, each with what it was built from.
 type Cache = HashMap<(String, i32), (Tag, Rc<Operation>)>;
 
+/// Operations that are good without looking, by name and version (`None`: the newest), under one generation.
+#[derive(Default)]
+struct Known {
+    generation: u64,
+    operations: HashMap<(String, Option<i32>), Rc<Operation>>,
+}
+
+const DESTINATIONS: &CStr = c"destination";
+const COMMAND_TYPES: &CStr = c"command_type";
+
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::new(HashMap::new());
+    static KNOWN: RefCell<Known> = RefCell::default();
 }
 
 macro_rules! operation_columns {
@@ -54,16 +68,16 @@ macro_rules! operation_columns {
 }
 
 static NEWEST: Statement = Statement::new(
-    Mode::Fresh,
+    Mode::Latest,
     &[TEXT],
     concat!(operation_columns!(), "WHERE t.name = $1 ORDER BY t.version DESC LIMIT 1"),
 );
 
 static VERSION: Statement =
-    Statement::new(Mode::Fresh, &[TEXT, INT], concat!(operation_columns!(), "WHERE t.name = $1 AND t.version = $2"));
+    Statement::new(Mode::Latest, &[TEXT, INT], concat!(operation_columns!(), "WHERE t.name = $1 AND t.version = $2"));
 
 static DOCUMENTS: Statement = Statement::new(
-    Mode::Fresh,
+    Mode::Latest,
     &[TEXT, INT],
     "SELECT t.policy, d.config FROM command_ledger.command_type t \
        JOIN command_ledger.destination d ON (d.name = t.destination) WHERE t.name = $1 AND t.version = $2",
@@ -133,14 +147,45 @@ pub fn build(
 
 /// The newest version of a command type (CL003).
 pub fn newest(connection: &Connection, name: &str) -> Result<Rc<Operation>, LedgerError> {
-    let row = NEWEST.first(connection, &[Arg::Text(name)])?;
-    resolve(connection, name, row)
+    known(name, None, || resolve(connection, name, NEWEST.first(connection, &[Arg::Text(name)])?))
 }
 
 /// One version of a command type (CL003).
 pub fn version(connection: &Connection, name: &str, version: i32) -> Result<Rc<Operation>, LedgerError> {
-    let row = VERSION.first(connection, &[Arg::Text(name), Arg::Int(version)])?;
-    resolve(connection, name, row)
+    let read = || VERSION.first(connection, &[Arg::Text(name), Arg::Int(version)]);
+    known(name, Some(version), || resolve(connection, name, read()?))
+}
+
+/// The operation as it was read last, while no definition was written since; otherwise it is read.
+fn known(
+    name: &str,
+    version: Option<i32>,
+    read: impl FnOnce() -> Result<Rc<Operation>, LedgerError>,
+) -> Result<Rc<Operation>, LedgerError> {
+    let Some(generation) = watch::generation(&[DESTINATIONS, COMMAND_TYPES]) else { return read() };
+    let found = KNOWN.with_borrow_mut(|known| {
+        if known.generation != generation || known.operations.len() >= CACHE_LIMIT {
+            known.operations.clear();
+            known.generation = generation;
+        }
+        known.operations.get(&(name.to_owned(), version)).map(Rc::clone)
+    });
+    if let Some(operation) = found {
+        return Ok(operation);
+    }
+    let operation = read()?;
+    KNOWN.with_borrow_mut(|known| {
+        if known.generation == generation {
+            known.operations.insert((name.to_owned(), version), Rc::clone(&operation));
+        }
+    });
+    Ok(operation)
+}
+
+/// What every writer of definitions says when it has written.
+pub fn changed() {
+    watch::changed(DESTINATIONS);
+    watch::changed(COMMAND_TYPES);
 }
 
 impl Operation {

@@ -19,7 +19,7 @@ use crate::relay::wake;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::retry::check_lease;
 use command_ledger_domain::status::Status;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::Datum;
 
 /// Most commands of one claim.
 const MAX_CLAIM: i32 = 1_000;
@@ -46,8 +46,7 @@ fn require_own_transaction() -> Result<(), LedgerError> {
             .detail("The attempt must be committed before the call is made, and in a block the commit comes later.")
             .hint("Run the claim as a statement of its own with autocommit on, then make the call."));
     }
-    // SAFETY: reads a variable of the running transaction.
-    if unsafe { pg_sys::XactIsoLevel } != pg_sys::XACT_READ_COMMITTED as i32 {
+    if !transaction::is_read_committed() {
         return Err(LedgerError::new(Code::NotSupported, "a claim needs isolation level READ COMMITTED")
             .hint("SET default_transaction_isolation = 'read committed' for the workers' sessions."));
     }

@@ -123,6 +123,7 @@ pub fn define_destination(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let args = [Arg::Text(name), stored, Arg::Time(now_us), Arg::Text(&by)];
         let Some(known) = FIND_DESTINATION.first(connection, &[Arg::Text(name), Arg::Datum(document.datum())])? else {
             INSERT_DESTINATION.execute(connection, &args)?;
+            catalog::changed();
             return Ok(1);
         };
         if known.bool(1) {
@@ -141,6 +142,7 @@ pub fn define_destination(call: &Call) -> Result<Option<Datum>, LedgerError> {
             }
         }
         let revision = UPDATE_DESTINATION.first(connection, &args)?.and_then(|r| r.int(0)).unwrap_or(1);
+        catalog::changed();
         approve::refresh_waiting(connection, name)?;
         Ok(revision)
     })?;
@@ -183,6 +185,7 @@ pub fn define_command_type(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 Arg::Text(&caller.name()),
             ],
         )?;
+        catalog::changed();
         Ok(version)
     })?;
     Ok(Some(Datum::from(version)))

@@ -5,10 +5,12 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, OID, Statement, TEXT, TIME};
+use crate::pg::watch;
 use crate::settings;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::fence::{Fence, Identity, OnFailover, Place, judge};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 
 static RECORDED: Statement = Statement::new(
@@ -31,8 +33,36 @@ static ADOPT: Statement = Statement::new(
 
 static ANY_COMMAND: Statement = Statement::new(Mode::Fresh, &[], "SELECT 1 FROM command_ledger.command c LIMIT 1");
 
+thread_local! {
+    /// The identity that goes with a table of commands: both are gone when the extension is dropped.
+    static IDENTITY: Cell<Option<(Oid, Identity, i64)>> = const { Cell::new(None) };
+}
+
+/// The identity of this ledger, and its tag.
+fn identity_and_tag() -> (Identity, i64) {
+    let table = watch::table(c"command");
+    if let (Some(table), Some((known, identity, tag))) = (table, IDENTITY.get())
+        && table == known
+    {
+        return (identity, tag);
+    }
+    let identity = read_identity();
+    let tag = identity_tag(identity);
+    IDENTITY.set(table.map(|table| (table, identity, tag)));
+    (identity, tag)
+}
+
 /// The identity of this ledger.
 pub fn identity() -> Identity {
+    identity_and_tag().0
+}
+
+/// The tag of this ledger's identity.
+pub fn own_tag() -> i64 {
+    identity_and_tag().1
+}
+
+fn read_identity() -> Identity {
     // SAFETY: reads shared state and one catalog row.
     unsafe {
         Identity {
@@ -171,7 +201,7 @@ pub fn fence_state(call: &Call) -> Result<Option<Datum>, LedgerError> {
 
 /// `ledger_identity()`: what the outbox rows of this ledger carry.
 pub fn ledger_identity(_call: &Call) -> Result<Option<Datum>, LedgerError> {
-    Ok(Some(Datum::from(identity_tag(identity()))))
+    Ok(Some(Datum::from(own_tag())))
 }
 
 crate::sql_function!(ledger_adopt_relay, pg_finfo_ledger_adopt_relay, adopt_relay);

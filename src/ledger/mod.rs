@@ -36,5 +36,6 @@ pub mod revise;
 pub mod rows;
 pub mod settle;
 pub mod status;
+pub mod store;
 pub mod sweep;
 pub mod validate;

@@ -1,15 +1,13 @@
 //! jsonpath, evaluated by the server: policy predicates in strict mode (a missing field must not open a gate),
 //! predicates over answers in lax mode, and the values that a path finds.
 
+use crate::pg::jsonpath::Path;
 use crate::pg::spi::{Arg, Connection, JSONB, Mode, Statement, TEXT};
 use crate::pg::transaction::nested;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
 use command_ledger_domain::policy::Predicate;
 use pgrx::pg_sys::Datum;
-
-static MATCH: Statement =
-    Statement::new(Mode::Snapshot, &[JSONB, TEXT], "SELECT pg_catalog.jsonb_path_match($1, $2::jsonpath, '{}', true)");
 
 static FIRST: Statement = Statement::new(
     Mode::Snapshot,
@@ -22,9 +20,6 @@ static ALL: Statement = Statement::new(
     &[JSONB, TEXT],
     "SELECT q.value FROM pg_catalog.jsonb_path_query($1, $2::jsonpath, '{}', true) AS q (value)",
 );
-
-static EXISTS: Statement =
-    Statement::new(Mode::Snapshot, &[JSONB, TEXT], "SELECT pg_catalog.jsonb_path_exists($1, $2::jsonpath, '{}', true)");
 
 static COMPILE: Statement = Statement::new(Mode::Snapshot, &[TEXT], "SELECT $1::jsonpath");
 
@@ -41,15 +36,13 @@ fn in_mode(path: &str, mode: &str) -> String {
 }
 
 /// A policy predicate over the params, in strict mode.
-pub fn strict(connection: &Connection, document: Datum, path: &str) -> Result<Predicate, LedgerError> {
-    let row = MATCH.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "strict"))])?;
-    Ok(Predicate::of(row.and_then(|r| r.datum(0)).map(|d| d.value() as u8 != 0)))
+pub fn strict(document: Datum, path: &str) -> Result<Predicate, LedgerError> {
+    Ok(Predicate::of(Path::compile(&in_mode(path, "strict"))?.matches(document)))
 }
 
 /// A predicate over an answer, in lax mode: true or not.
-pub fn lax(connection: &Connection, document: Datum, path: &str) -> Result<bool, LedgerError> {
-    let row = MATCH.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(path, "lax"))])?;
-    Ok(row.is_some_and(|r| r.bool(0)))
+pub fn lax(document: Datum, path: &str) -> Result<bool, LedgerError> {
+    Ok(Path::compile(&in_mode(path, "lax"))?.matches(document) == Some(true))
 }
 
 /// The first value that a path finds.
@@ -61,11 +54,10 @@ pub fn first(connection: &Connection, document: Datum, path: &str) -> Result<Opt
 }
 
 /// Whether a path finds anything, for a list that may be empty: in strict mode, a missing member is not an empty list.
-pub fn list_present(connection: &Connection, document: Datum, records: &str) -> Result<bool, LedgerError> {
+pub fn list_present(document: Datum, records: &str) -> Result<bool, LedgerError> {
     // `$.items[*]` over {"items": []} finds nothing, and so does it over {}: what must exist is the list itself.
     let list = records.trim_end().strip_suffix("[*]").unwrap_or(records);
-    let row = EXISTS.first(connection, &[Arg::Datum(document), Arg::Text(&in_mode(list, "strict"))])?;
-    Ok(row.is_some_and(|r| r.bool(0)))
+    Ok(Path::compile(&in_mode(list, "strict"))?.exists(document))
 }
 
 /// Every value that a path finds, with its datum, which is good while the connection is open.

@@ -7,12 +7,14 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::catalog::{self, Operation};
 use super::command::{self, Command, Lease, Live, Queued};
 use super::receipt::{self, Outcome};
-use super::{fence, journal, lane, lookalike, predicate, rows};
+use super::{fence, journal, lane, lookalike, predicate, rows, store};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME};
+use crate::pg::table::Inserted;
+use crate::pg::transaction;
 use crate::relay::{counters, wake};
 use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
@@ -100,7 +102,6 @@ pub struct Verdict {
 
 /// Checks params against shape, schema and policy, and computes the hashes. Used by register, revise and validate.
 pub fn judge(
-    connection: &Connection,
     operation: &Operation,
     tenant: &str,
     key: &str,
@@ -116,7 +117,7 @@ pub fn judge(
         schema.validate(tree)?;
     }
     if let Some(path) = &operation.policy.deny_when {
-        let predicate = predicate::strict(connection, params.datum(), path)?;
+        let predicate = predicate::strict(params.datum(), path)?;
         if policy::deny(Some(predicate)) {
             return Err(LedgerError::new(Code::Denied, "the policy of this command type denies the command").detail(
                 match predicate {
@@ -128,8 +129,7 @@ pub fn judge(
     }
     let approvals_required = match (&operation.policy.approval, operation.approval_rule()) {
         (Some(configured), Some(rule)) => {
-            let when =
-                configured.when.as_ref().map(|path| predicate::strict(connection, params.datum(), path)).transpose()?;
+            let when = configured.when.as_ref().map(|path| predicate::strict(params.datum(), path)).transpose()?;
             if policy::approval_needed(Some(&rule), when) {
                 i32::try_from(rule.approvers).unwrap_or(1).max(1)
             } else {
@@ -177,7 +177,12 @@ pub fn register_intent(caller: &Caller, connection: &Connection, intent: &Intent
     let tree = intent.params.tree()?;
     // A few times at most: the winner of a race may be gone again by the time it is read.
     for _ in 0..3 {
-        if let Some(existing) = command::read_fresh(connection, intent.tenant, intent.key)? {
+        let direct = if transaction::is_read_committed() { store::find(intent.tenant, intent.key) } else { None };
+        let existing = match direct {
+            Some(found) => found?,
+            None => command::read_fresh(connection, intent.tenant, intent.key)?,
+        };
+        if let Some(existing) = existing {
             return compare(connection, existing, intent, &tree);
         }
         if let Some(created) = create(caller, connection, intent, &tree)? {
@@ -185,6 +190,73 @@ pub fn register_intent(caller: &Caller, connection: &Connection, intent: &Intent
         }
     }
     Err(defect("a key was neither free nor taken"))
+}
+
+/// The record of a new command.
+pub struct NewRow<'a> {
+    pub tenant: &'a str,
+    pub key: &'a str,
+    pub now_us: i64,
+    pub not_before_us: Option<i64>,
+    pub deadline: Deadline,
+    pub lookalike_until_us: Option<i64>,
+    pub status: Status,
+    pub type_version: i32,
+    pub hash_version: i16,
+    pub approvals_required: i16,
+    pub command_type: &'a str,
+    pub params_hash: &'a [u8; 32],
+    pub intent_hash: &'a [u8; 32],
+    pub head: &'a [u8; 32],
+    pub proposer: &'a str,
+    pub params: Datum,
+    pub run_id: Option<&'a str>,
+    pub step_id: Option<&'a str>,
+    pub workflow_version: Option<&'a str>,
+    pub ordering_key: Option<&'a str>,
+    pub refs: Option<Datum>,
+    pub proposal: Option<Datum>,
+    pub retain_ms: Option<i64>,
+}
+
+/// Inserts a new record; says whether its key was free. Above READ COMMITTED the statement decides, because a key that
+/// the transaction cannot see yet must end as a serialization failure.
+fn insert(connection: &Connection, new: &NewRow) -> Result<bool, LedgerError> {
+    if transaction::is_read_committed()
+        && let Some(inserted) = store::insert_command(new)
+    {
+        return inserted.map(|inserted| inserted == Inserted::Yes);
+    }
+    let won = INSERT.first(
+        connection,
+        &[
+            Arg::Text(new.tenant),
+            Arg::Text(new.key),
+            Arg::Time(new.now_us),
+            Arg::or_null(new.not_before_us, Arg::Time),
+            Arg::or_null(new.deadline.at_us, Arg::Time),
+            Arg::or_null(new.lookalike_until_us, Arg::Time),
+            Arg::Text(new.status.as_str()),
+            Arg::Int(new.type_version),
+            Arg::Int(new.hash_version.into()),
+            Arg::Int(new.approvals_required.into()),
+            Arg::Text(new.command_type),
+            Arg::Bytes(new.params_hash),
+            Arg::Bytes(new.intent_hash),
+            Arg::Bytes(new.head),
+            Arg::Text(new.proposer),
+            Arg::Datum(new.params),
+            Arg::or_null(new.run_id, Arg::Text),
+            Arg::or_null(new.step_id, Arg::Text),
+            Arg::or_null(new.workflow_version, Arg::Text),
+            Arg::or_null(new.ordering_key, Arg::Text),
+            Arg::or_null(new.refs, Arg::Datum),
+            Arg::or_null(new.proposal, Arg::Datum),
+            Arg::or_null(new.retain_ms, Arg::Big),
+            Arg::Bool(new.deadline.relative),
+        ],
+    )?;
+    Ok(won.is_some())
 }
 
 fn create(
@@ -201,7 +273,7 @@ fn create(
         // Bounded like everything that is stored.
         canonical(&document.tree()?)?;
     }
-    let verdict = judge(connection, &operation, intent.tenant, intent.key, &intent.params, tree)?;
+    let verdict = judge(&operation, intent.tenant, intent.key, &intent.params, tree)?;
     lookalike::check(connection, &operation, intent.key, &verdict.params_hash, intent.distinct_from, now_us)?;
     let proposer = caller.name();
     let to = registered(verdict.approvals_required > 0).to;
@@ -211,43 +283,38 @@ fn create(
     if to == Status::Approved {
         deadline = deadline.counted_from(now_us, operation.policy.retry.deadline_ms);
     }
-    let deadline_us = deadline.at_us;
     if let Some(lane) = intent.ordering_key {
         lane::lock(connection, intent.tenant, &operation.destination, lane)?;
     }
     let lookalike_until_us = operation.policy.lookalike.as_ref().map(|l| plus_ms(now_us, l.window_ms));
     let retention = &operation.policy.retention;
     let retain_ms = retention.payload_ms.into_iter().chain(retention.key_ms).min();
-    let won = INSERT.first(
-        connection,
-        &[
-            Arg::Text(intent.tenant),
-            Arg::Text(intent.key),
-            Arg::Time(now_us),
-            Arg::or_null(intent.not_before_us, Arg::Time),
-            Arg::or_null(deadline_us, Arg::Time),
-            Arg::or_null(lookalike_until_us, Arg::Time),
-            Arg::Text(to.as_str()),
-            Arg::Int(operation.version),
-            Arg::Int(i32::from(HASH_VERSION)),
-            Arg::Int(verdict.approvals_required),
-            Arg::Text(&operation.command_type),
-            Arg::Bytes(&verdict.params_hash),
-            Arg::Bytes(&verdict.intent_hash),
-            Arg::Bytes(&head),
-            Arg::Text(&proposer),
-            Arg::Datum(intent.params.datum()),
-            Arg::or_null(intent.run_id, Arg::Text),
-            Arg::or_null(intent.step_id, Arg::Text),
-            Arg::or_null(intent.workflow_version, Arg::Text),
-            Arg::or_null(intent.ordering_key, Arg::Text),
-            Arg::or_null(intent.refs, |j| Arg::Datum(j.datum())),
-            Arg::or_null(intent.proposal, |j| Arg::Datum(j.datum())),
-            Arg::or_null(retain_ms, Arg::Big),
-            Arg::Bool(deadline.relative),
-        ],
-    )?;
-    if won.is_none() {
+    let new = NewRow {
+        tenant: intent.tenant,
+        key: intent.key,
+        now_us,
+        not_before_us: intent.not_before_us,
+        deadline,
+        lookalike_until_us,
+        status: to,
+        type_version: operation.version,
+        hash_version: HASH_VERSION,
+        approvals_required: i16::try_from(verdict.approvals_required).unwrap_or(i16::MAX),
+        command_type: &operation.command_type,
+        params_hash: &verdict.params_hash,
+        intent_hash: &verdict.intent_hash,
+        head: &head,
+        proposer: &proposer,
+        params: intent.params.datum(),
+        run_id: intent.run_id,
+        step_id: intent.step_id,
+        workflow_version: intent.workflow_version,
+        ordering_key: intent.ordering_key,
+        refs: intent.refs.as_ref().map(JsonbArg::datum),
+        proposal: intent.proposal.as_ref().map(JsonbArg::datum),
+        retain_ms,
+    };
+    if !insert(connection, &new)? {
         return Ok(None);
     }
     let mut command = Command {
@@ -259,7 +326,7 @@ fn create(
         registered_us: now_us,
         updated_us: now_us,
         not_before_us: intent.not_before_us,
-        deadline_us,
+        deadline_us: deadline.at_us,
         deadline_relative: deadline.relative,
         redacted: false,
         approvals_required: verdict.approvals_required,
@@ -280,7 +347,7 @@ fn create(
         command.queued = Some(Queued {
             due_us: intent.not_before_us.unwrap_or(now_us).max(now_us),
             approved_until_us: None,
-            identity: fence::identity_tag(fence::identity()),
+            identity: fence::own_tag(),
             lease: None::<Lease>,
             kept_record_id: None,
             absence_place: None,
@@ -290,7 +357,12 @@ fn create(
     } else {
         rows::INSERT_REQUEST.execute(
             connection,
-            &[Arg::Text(intent.tenant), Arg::Text(intent.key), Arg::Time(now_us), Arg::or_null(deadline_us, Arg::Time)],
+            &[
+                Arg::Text(intent.tenant),
+                Arg::Text(intent.key),
+                Arg::Time(now_us),
+                Arg::or_null(deadline.at_us, Arg::Time),
+            ],
         )?;
     }
     Ok(Some(Registered { command, operation, outcome: Outcome::Created }))

@@ -102,7 +102,7 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
         if !seen(&operation, &command, &stored, expected_hash)? {
             return Err(moved_on(&command));
         }
-        let verdict = register::judge(connection, &operation, tenant, key, &params, &tree)?;
+        let verdict = register::judge(&operation, tenant, key, &params, &tree)?;
         if verdict.params_hash != command.params_hash {
             lookalike::check(connection, &operation, key, &verdict.params_hash, None, now_us)?;
         }

@@ -3,6 +3,7 @@
 use super::batch::OpenedCase;
 use super::command::Command;
 use super::journal;
+use super::store;
 use crate::pg::datum;
 use crate::pg::jsonb;
 use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME, UUID, array};
@@ -141,6 +142,9 @@ static INSERT_EVENTS: Statement = Statement::new(
 
 /// Appends journal entries.
 pub fn insert_events(connection: &Connection, rows: &[journal::Row]) -> Result<(), LedgerError> {
+    if let Some(done) = store::insert_events(rows) {
+        return done;
+    }
     let mut c = Columns::new(rows.len());
     c.add(rows, TEXT, |r| Some(datum::text(&r.tenant)));
     c.add(rows, TEXT, |r| Some(datum::text(&r.key)));
@@ -231,6 +235,9 @@ static INSERT_QUEUED: Statement = Statement::new(
 /// Puts a command into the outbox.
 pub fn insert_queued(connection: &Connection, command: &Command, destination: &str) -> Result<(), LedgerError> {
     let queued = command.queued.as_ref();
+    if let Some(done) = queued.and_then(|queued| store::insert_queued(command, queued, destination)) {
+        return done;
+    }
     let lease = command.lease();
     INSERT_QUEUED.execute(
         connection,

@@ -122,7 +122,7 @@ fn report(
         Ok(())
     };
     let (mut request, mut alike) = (Json::Null, Vec::new());
-    let (hash, approvals) = match judge(connection, operation, tenant, SAMPLE_KEY, params, &tree) {
+    let (hash, approvals) = match judge(operation, tenant, SAMPLE_KEY, params, &tree) {
         Ok(verdict) => (Some(verdict.params_hash), Some(verdict.approvals_required)),
         Err(error) => {
             note(error)?;

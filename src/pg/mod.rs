@@ -6,13 +6,17 @@
 
 pub mod call;
 pub mod datum;
+pub mod enums;
 pub mod guard;
 pub mod jsonb;
+pub mod jsonpath;
 pub mod latch;
 pub mod qualify;
 pub mod report;
 pub mod role;
+pub mod row;
 pub mod spi;
 pub mod table;
 pub mod transaction;
 pub mod tuple;
+pub mod watch;

@@ -9,6 +9,8 @@ use super::datum;
 use super::guard::WriteGuard;
 use super::qualify::qualify;
 use super::report::defect;
+use super::row::last_rows;
+pub use super::row::{Row, Rows};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -247,7 +249,7 @@ impl Statement {
 
     /// Runs for the effect; says how many rows were touched.
     pub fn execute(&self, connection: &Connection, args: &[Arg]) -> Result<usize, LedgerError> {
-        Ok(self.run(connection, args, 0)?.count)
+        Ok(self.run(connection, args, 0)?.len())
     }
 }
 
@@ -257,127 +259,6 @@ pub fn utility(sql: &str) -> Result<(), LedgerError> {
     // SAFETY: a NUL-terminated statement; an error unwinds.
     let code = unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) };
     if code < 0 { Err(defect(format!("SPI error {code} in a utility statement"))) } else { Ok(()) }
-}
-
-/// The rows of the statement that ran last on the open connection.
-pub fn last_rows() -> Rows {
-    // SAFETY: SPI's result variables belong to the statement that just ran.
-    unsafe { Rows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize } }
-}
-
-/// The rows of one statement.
-pub struct Rows {
-    table: *mut pg_sys::SPITupleTable,
-    count: usize,
-}
-
-impl Rows {
-    /// How many rows were returned or touched.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Row `i`.
-    pub fn row(&self, i: usize) -> Option<Row> {
-        if i >= self.count || self.table.is_null() {
-            return None;
-        }
-        // SAFETY: the table of the connection holds `count` tuples until it is finished.
-        unsafe { Some(Row { tuple: *(*self.table).vals.add(i), descriptor: (*self.table).tupdesc }) }
-    }
-
-    /// All rows.
-    pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
-        (0..self.count).filter_map(|i| self.row(i))
-    }
-}
-
-/// One row; columns count from 0. Reads copy, so that a row may be left behind.
-#[derive(Clone, Copy)]
-pub struct Row {
-    tuple: pg_sys::HeapTuple,
-    descriptor: pg_sys::TupleDesc,
-}
-
-impl Row {
-    /// The raw datum; valid while the connection is open.
-    pub fn datum(&self, column: usize) -> Option<Datum> {
-        let mut is_null = true;
-        // SAFETY: tuple and descriptor belong to the open connection; an unknown column reads as NULL.
-        let value = unsafe {
-            pg_sys::SPI_getbinval(self.tuple, self.descriptor, i32::try_from(column).unwrap_or(0) + 1, &mut is_null)
-        };
-        (!is_null).then_some(value)
-    }
-
-    /// A text column.
-    pub fn text(&self, column: usize) -> Option<String> {
-        // SAFETY: the statement selects text here.
-        self.datum(column).map(|d| unsafe { datum::text_str(d) }.to_owned())
-    }
-
-    /// A text column that is never NULL.
-    pub fn text_or_empty(&self, column: usize) -> String {
-        self.text(column).unwrap_or_default()
-    }
-
-    /// An int4 column.
-    pub fn int(&self, column: usize) -> Option<i32> {
-        self.datum(column).map(|d| d.value() as i32)
-    }
-
-    /// An int8 column.
-    pub fn big(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|d| d.value() as i64)
-    }
-
-    /// A bool column, false when NULL.
-    pub fn bool(&self, column: usize) -> bool {
-        self.datum(column).is_some_and(|d| d.value() as u8 != 0)
-    }
-
-    /// A timestamptz column in Unix microseconds.
-    pub fn time(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|d| datum::from_pg_time(d.value() as i64))
-    }
-
-    /// A bytea column.
-    pub fn bytes(&self, column: usize) -> Option<Vec<u8>> {
-        // SAFETY: the statement selects bytea here.
-        self.datum(column).map(|d| unsafe { datum::varlena_bytes(d) }.to_vec())
-    }
-
-    /// A 32-byte bytea column.
-    pub fn hash(&self, column: usize) -> Option<[u8; 32]> {
-        self.bytes(column).and_then(|b| b.try_into().ok())
-    }
-
-    /// A uuid column.
-    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
-        // SAFETY: the statement selects uuid here.
-        self.datum(column).map(|d| unsafe { datum::uuid_bytes(d) })
-    }
-
-    /// An oid column.
-    pub fn oid(&self, column: usize) -> Option<Oid> {
-        self.datum(column).map(|d| Oid::from(d.value() as u32))
-    }
-
-    /// A text[] column; NULL elements are left out.
-    pub fn texts(&self, column: usize) -> Option<Vec<String>> {
-        // SAFETY: the statement selects text[] here.
-        let elements = unsafe { datum::text_elements(self.datum(column)?) };
-        Some(elements.into_iter().flatten().map(str::to_owned).collect())
-    }
-
-    /// A jsonb column as an owned tree.
-    pub fn json(&self, column: usize) -> Result<Option<Json<'static>>, LedgerError> {
-        match self.datum(column) {
-            None => Ok(None),
-            // SAFETY: the statement selects jsonb here; the tree is made independent of the row.
-            Some(d) => unsafe { super::jsonb::JsonbArg::new(d) }.tree().map(|t| Some(t.into_owned())),
-        }
-    }
 }
 
 /// What a caught panic (a server error that unwound, or a Rust panic) means as an error of ours. The server's own

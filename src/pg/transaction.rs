@@ -21,6 +21,12 @@ pub fn commit_with_this_statement() {
     unsafe { pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32 };
 }
 
+/// Whether each statement of the transaction sees what others committed before it.
+pub fn is_read_committed() -> bool {
+    // SAFETY: reads a variable of the running transaction.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_READ_COMMITTED as i32 }
+}
+
 /// Whether this server replays another's log and takes no writes.
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.

@@ -3,8 +3,8 @@
 use super::call::Call;
 use command_ledger_domain::error::LedgerError;
 use pgrx::pg_sys::{self, Datum};
-use std::ffi::CString;
 
+use super::enums::enum_datum;
 use super::report::defect;
 
 /// One column of a composite result.
@@ -56,22 +56,8 @@ impl RowType {
 
     /// The datum of a label of the enum type that stands in this column.
     pub fn enum_label(&self, column: usize, label: &str) -> Result<Datum, LedgerError> {
-        let name = CString::new(label).map_err(|_| defect("an enum label with NUL"))?;
-        // SAFETY: the column exists (checked), the lookup copies nothing out but an oid.
-        let oid = unsafe {
-            pg_sys::GetSysCacheOid(
-                pg_sys::SysCacheIdentifier::ENUMTYPOIDNAME as i32,
-                pg_sys::Anum_pg_enum_oid as pg_sys::AttrNumber,
-                Datum::from(column_type(self.descriptor, column)),
-                Datum::from(name.as_ptr()),
-                Datum::from(0),
-                Datum::from(0),
-            )
-        };
-        if oid == pg_sys::InvalidOid {
-            return Err(defect(format!("no enum label {label}")));
-        }
-        Ok(Datum::from(oid))
+        // SAFETY: the column exists.
+        enum_datum(unsafe { column_type(self.descriptor, column) }, label)
     }
 
     fn form(&self, fields: &[Field]) -> Result<pg_sys::HeapTuple, LedgerError> {

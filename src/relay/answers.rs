@@ -68,14 +68,14 @@ fn success(
     }
     let met = match (&rule.when, body) {
         (None, _) => true,
-        (Some(path), Some(body)) => lax(connection, body, path)?,
+        (Some(path), Some(body)) => lax(body, path)?,
         (Some(_), None) => false,
     };
     Ok((met, record_id))
 }
 
 fn rule(
-    connection: &Connection,
+    _connection: &Connection,
     rules: &[config::Rule],
     status: u16,
     body: Option<Datum>,
@@ -85,7 +85,7 @@ fn rule(
         let matches = by_status
             && match (&rule.when, body) {
                 (None, _) => true,
-                (Some(path), Some(body)) => lax(connection, body, path)?,
+                (Some(path), Some(body)) => lax(body, path)?,
                 (Some(_), None) => false,
             };
         if matches {

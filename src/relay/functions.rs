@@ -160,7 +160,7 @@ fn call_handler(connection: &Connection, function: &str, one: &Claimed) -> Resul
         if code < 0 {
             return Err(missing());
         }
-        match crate::pg::spi::last_rows().row(0) {
+        match crate::pg::row::last_rows().row(0) {
             Some(row) => row.json(0),
             None => Ok(None),
         }

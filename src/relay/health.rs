@@ -363,7 +363,7 @@ fn outbox(connection: &Connection, tenants: Tenants, now_us: i64) -> Result<Chec
 fn reconciliation(connection: &Connection, tenants: Tenants, now_us: i64) -> Result<Check, LedgerError> {
     const NAME: &str = "reconciliation";
     let row = CASES.first(connection, &[only(tenants)])?;
-    let open = row.and_then(|row| row.big(0)).unwrap_or(0);
+    let open = row.as_ref().and_then(|row| row.big(0)).unwrap_or(0);
     if open == 0 {
         return Ok(Check::good(NAME, "no open case"));
     }
@@ -421,7 +421,7 @@ fn worker_slots(now_us: i64) -> Check {
 
 fn other_identity(connection: &Connection, tenants: Tenants) -> Result<Check, LedgerError> {
     const NAME: &str = "other_identity";
-    let own = fence::identity_tag(fence::identity());
+    let own = fence::own_tag();
     let foreign = FOREIGN.first(connection, &[Arg::Big(own), only(tenants)])?.and_then(|row| row.big(0)).unwrap_or(0);
     if foreign == 0 {
         return Ok(Check::good(NAME, "all commands in the outbox were written by this ledger"));

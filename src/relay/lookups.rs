@@ -189,13 +189,13 @@ fn read_records(
 ) -> Result<(bool, Vec<Found>), LedgerError> {
     let Some(spec) = &operation.effective.lookup else { return Ok((false, Vec::new())) };
     let body = jsonb::to_datum(body);
-    let present = list_present(connection, body, &spec.records)?;
+    let present = list_present(body, &spec.records)?;
     let mut found = Vec::new();
     for (stored, record) in all(connection, body, &spec.records)? {
         let match_value = first(connection, stored, &spec.match_field)?.as_ref().and_then(scalar_text);
         let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(scalar_text);
         let meets_when = match &spec.when {
-            Some(path) => lax(connection, stored, path)?,
+            Some(path) => lax(stored, path)?,
             None => true,
         };
         found.push(Found { record, match_value, record_id, meets_when });
