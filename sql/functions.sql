@@ -273,7 +273,7 @@ COMMENT ON FUNCTION command_ledger.verify_journal(text, text) IS
     'Whether the command''s journal is whole: every entry present, in order, and chained to the one before it. Errors: CL011, 42501.';
 
 CREATE FUNCTION command_ledger.health(OUT check_name text, OUT ok boolean, OUT detail text, OUT hint text) RETURNS SETOF record
-    LANGUAGE c VOLATILE ROWS 12 AS 'MODULE_PATHNAME', 'ledger_health';
+    LANGUAGE c VOLATILE ROWS 14 AS 'MODULE_PATHNAME', 'ledger_health';
 COMMENT ON FUNCTION command_ledger.health() IS
     'Says in words whether the ledger and its relay can work, and if nothing moves, why not and what to do.';
 
