@@ -308,3 +308,9 @@ CREATE FUNCTION command_ledger.ledger_identity() RETURNS bigint
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'ledger_ledger_identity';
 COMMENT ON FUNCTION command_ledger.ledger_identity() IS
     'The mark of this ledger that its outbox rows carry; rows with another one were written by another ledger.';
+
+CREATE FUNCTION command_ledger.held_back(destination text, OUT failures bigint, OUT open_until timestamptz, OUT full_until timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT ROWS 1 AS 'MODULE_PATHNAME', 'ledger_held_back';
+COMMENT ON FUNCTION command_ledger.held_back(text) IS
+    'What the running relay knows of a destination''s breaker and rate: failures in a row, when the breaker lets a probe through (NULL: closed), when the rate permits the next send (NULL or past: now). No row where the library is not preloaded.';

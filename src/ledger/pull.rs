@@ -15,7 +15,7 @@ use crate::pg::datum;
 use crate::pg::jsonb::{self, JsonbArg};
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, OID, Statement, TEXT, TIME};
-use crate::pg::transaction;
+use crate::pg::transaction::{self, nested};
 use crate::pg::tuple::{RowSet, RowType};
 use crate::relay::wake;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
@@ -169,7 +169,6 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
         sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
-        let mut batch = batch_of(caller);
         let request = Claim {
             destination,
             max,
@@ -179,9 +178,12 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             tenants: tenants.as_deref(),
             command_types: command_types.as_deref(),
         };
-        let claimed = dispatch::claim(connection, &mut batch, fence, &request)?;
-        batch.flush(connection)?;
-        for one in &claimed {
+        let together = nested(|| dispatch::claim_together(connection, batch_of(caller), fence, &request));
+        let claims = match together {
+            Ok(claims) => claims,
+            Err(_) => dispatch::claim_each(connection, || batch_of(caller), fence, &request)?,
+        };
+        for one in &claims.claimed {
             if caller.may(connection, Capability::Execute, &one.command.tenant, Some(&one.command.command_type))? {
                 set.push(&dispatch_fields(one))?;
             } else {

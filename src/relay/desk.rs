@@ -1,13 +1,14 @@
 //! What the relay has in hand: the wire, the calls that are out and what each is for, secrets, and how fast each
 //! destination may be sent to.
 
+use super::throttles;
 use crate::pg::datum;
 use crate::pg::report::{Level, defect, log};
 use crate::settings;
 use command_ledger_domain::config::{Auth, Breaker, Limits, User};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::request::RenderedRequest;
-use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
+use command_ledger_domain::throttle::{Held, SendEnd, Throttle, ThrottleLimits};
 use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -25,6 +26,8 @@ pub struct Attempt {
     pub token: [u8; 16],
     pub attempt: i32,
     pub destination: String,
+    /// What the destination's throttle gave this send to bring back.
+    pub throttle_mark: u64,
 }
 
 /// The lookup that a call belongs to.
@@ -61,6 +64,24 @@ pub struct OpenRound {
     pub sentinel: Option<Outcome>,
 }
 
+/// How fast one destination may be sent to, and what was last shown of it.
+struct Pace {
+    limits: ThrottleLimits,
+    throttle: Throttle,
+    shown: Held,
+}
+
+impl Pace {
+    /// For people; most destinations have nothing to show.
+    fn show(&mut self, destination: &str, now_us: i64) {
+        let held = self.throttle.held(&self.limits, now_us);
+        if held != self.shown {
+            self.shown = held;
+            throttles::publish(destination, &held);
+        }
+    }
+}
+
 /// The relay's desk.
 pub struct Desk {
     wire: Option<Wire>,
@@ -71,7 +92,8 @@ pub struct Desk {
     /// Ended before the wire saw them.
     refused: Vec<Ended>,
     pub rounds: HashMap<[u8; 16], OpenRound>,
-    throttles: HashMap<String, (ThrottleLimits, Throttle)>,
+    throttles: HashMap<String, Pace>,
+    began_us: i64,
 }
 
 fn wire_config() -> WireConfig {
@@ -91,6 +113,7 @@ fn secrets() -> SecretStore {
 impl Desk {
     /// Starts the wire.
     pub fn open(epoch: i64) -> Result<Self, LedgerError> {
+        throttles::forget();
         let wire = Wire::start(wire_config()).map_err(|e| defect(format!("the wire cannot start: {e}")))?;
         Ok(Self {
             wire: Some(wire),
@@ -101,6 +124,7 @@ impl Desk {
             refused: Vec::new(),
             rounds: HashMap::new(),
             throttles: HashMap::new(),
+            began_us: datum::now_us(),
         })
     }
 
@@ -204,37 +228,48 @@ impl Desk {
 
     /// How many of `wanted` sends the destination's rate and breaker permit.
     pub fn permitted(&mut self, destination: &str, limits: ThrottleLimits, wanted: i64) -> i64 {
+        let (now_us, began_us) = (datum::now_us(), self.began_us);
+        let pace = self.throttles.entry(destination.to_owned()).or_insert_with(|| Pace {
+            limits,
+            throttle: Throttle::new(&limits, began_us),
+            shown: Held::default(),
+        });
+        if pace.limits != limits {
+            pace.limits = limits;
+            pace.throttle.limits_changed();
+        }
+        let permitted = pace.throttle.permitted(&limits, wanted, now_us);
+        pace.show(destination, now_us);
+        permitted
+    }
+
+    /// So many sends were started; each brings the answer back when it ends.
+    pub fn sent(&mut self, destination: &str, count: usize) -> u64 {
+        let Some(pace) = self.throttles.get_mut(destination) else { return 0 };
         let now_us = datum::now_us();
-        let (known, throttle) =
-            self.throttles.entry(destination.to_owned()).or_insert_with(|| (limits, Throttle::new(&limits, now_us)));
-        if *known != limits {
-            (*known, *throttle) = (limits, Throttle::new(&limits, now_us));
-        }
-        throttle.permitted(&limits, wanted, now_us)
+        let mark = pace.throttle.sent(&pace.limits, i64::try_from(count).unwrap_or(i64::MAX), now_us);
+        pace.show(destination, now_us);
+        mark
     }
 
-    /// So many sends were started.
-    pub fn sent(&mut self, destination: &str, count: usize) {
-        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
-            throttle.sent(limits, i64::try_from(count).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// A send ended; a failure here says something about the destination, not about the one request.
-    pub fn sent_ended(&mut self, destination: &str, failure: bool) {
-        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
-            throttle.ended(limits, failure, datum::now_us());
+    /// A send ended.
+    pub fn sent_ended(&mut self, attempt: &Attempt, end: SendEnd) {
+        if let Some(pace) = self.throttles.get_mut(&attempt.destination) {
+            let now_us = datum::now_us();
+            pace.throttle.ended(&pace.limits, attempt.throttle_mark, end, now_us);
+            pace.show(&attempt.destination, now_us);
         }
     }
 
     /// When the destination may be sent to again, if its rate or breaker holds it back.
     pub fn again_at_us(&self, destination: &str) -> Option<i64> {
-        let (limits, throttle) = self.throttles.get(destination)?;
-        throttle.again_at_us(limits, datum::now_us())
+        let pace = self.throttles.get(destination)?;
+        pace.throttle.again_at_us(&pace.limits, datum::now_us())
     }
 
     /// Stops the wire within the grace; hands back what it still answered.
     pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
+        throttles::forget();
         let mut ended = std::mem::take(&mut self.refused);
         if let Some(wire) = self.wire.take() {
             let report = wire.shutdown(grace);

@@ -6,7 +6,7 @@ use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
 use super::{signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
-use crate::ledger::dispatch::{self, Claim};
+use crate::ledger::dispatch::{self, Claim, Claims};
 use crate::ledger::{catalog, command, settle};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Who the journal says acted.
 const RELAY: &str = "command_ledger relay";
+/// How long a destination is left alone whose due commands cannot even be claimed.
+const FAILED_FOR_US: i64 = 10_000_000;
 
 static CONFIG: Statement =
     Statement::new(Mode::Fresh, &[TEXT], "SELECT d.config FROM command_ledger.destination d WHERE d.name = $1");
@@ -43,44 +45,38 @@ pub fn batch() -> Batch {
     Batch::new(datum::now_us(), actor())
 }
 
-/// Sends what is due at one destination, as far as its limits permit.
+/// Sends what is due at one destination, as far as its limits permit. A destination at which that fails is left alone for
+/// a while and keeps no other waiting.
 pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) -> Result<Sent, LedgerError> {
+    match try_send_due(desk, fence, destination, limit) {
+        Err(error) if !signals::stop_asked() => {
+            log(
+                Level::Warning,
+                &format!("command_ledger relay: destination {destination:?} cannot be served: {error}"),
+            );
+            Ok(Sent { any: false, again_at_us: Some(datum::now_us().saturating_add(FAILED_FOR_US)) })
+        }
+        sent => sent,
+    }
+}
+
+fn try_send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) -> Result<Sent, LedgerError> {
     let room = desk.room().min(limit);
     if room == 0 {
         return Ok(Sent { any: false, again_at_us: None });
     }
-    let (epoch, started) = (desk.epoch(), Instant::now());
-    let (claimed, any, now_us) = transaction::run(|connection| {
-        let Some(config) = CONFIG.first(connection, &[Arg::Text(destination)])?.and_then(|r| r.json(0).transpose())
-        else {
-            return Ok((Vec::new(), false, 0));
-        };
-        let (limits, breaker) = pace(&config?)?;
-        let wanted = i64::try_from(room).unwrap_or(i64::MAX);
-        let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
-        if permitted == 0 {
-            return Ok((Vec::new(), false, 0));
+    let started = Instant::now();
+    let together = transaction::run(|connection| claim(connection, desk, fence, destination, room, true));
+    let (claims, now_us) = match together {
+        Err(error) if !signals::stop_asked() => {
+            log(Level::Warning, &format!("command_ledger relay: a batch is claimed one by one: {error}"));
+            transaction::run(|connection| claim(connection, desk, fence, destination, room, false))?
         }
-        let mut batch = batch();
-        let now_us = batch.now_us();
-        let claim = Claim {
-            destination,
-            max: i32::try_from(permitted).unwrap_or(i32::MAX),
-            lease_ms: None,
-            worker: None,
-            epoch: Some(epoch),
-            tenants: None,
-            command_types: None,
-        };
-        let claimed = dispatch::claim(connection, &mut batch, fence, &claim)?;
-        let any = !batch.is_empty();
-        batch.flush(connection)?;
-        force_durable_commit();
-        failpoint::hit("relay_before_claim_commit");
-        Ok((claimed, any, now_us))
-    })?;
+        together => together?,
+    };
+    let Claims { claimed, any } = claims;
     failpoint::hit("relay_after_claim");
-    desk.sent(destination, claimed.len());
+    let throttle_mark = desk.sent(destination, claimed.len());
     for one in claimed {
         let Some(request) = one.request else { continue };
         // The monotonic clock decides at the socket; it started before the wall clock was read.
@@ -91,6 +87,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
             token: one.lease.token,
             attempt: one.command.live.attempt,
             destination: destination.to_owned(),
+            throttle_mark,
         };
         // A stop request may have cut the wait for a standby short: then the checkpoint is not where it must be.
         if signals::stop_asked() {
@@ -103,13 +100,52 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
     Ok(Sent { any, again_at_us: desk.again_at_us(destination) })
 }
 
+/// Claims, up to the commit; `together` or each by itself.
+fn claim(
+    connection: &Connection,
+    desk: &mut Desk,
+    fence: Fence,
+    destination: &str,
+    room: usize,
+    together: bool,
+) -> Result<(Claims, i64), LedgerError> {
+    const NONE: Claims = Claims { claimed: Vec::new(), any: false };
+    let Some(config) = CONFIG.first(connection, &[Arg::Text(destination)])?.and_then(|r| r.json(0).transpose()) else {
+        return Ok((NONE, 0));
+    };
+    let (limits, breaker) = pace(&config?)?;
+    let wanted = i64::try_from(room).unwrap_or(i64::MAX);
+    let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
+    if permitted == 0 {
+        return Ok((NONE, 0));
+    }
+    let request = Claim {
+        destination,
+        max: i32::try_from(permitted).unwrap_or(i32::MAX),
+        lease_ms: None,
+        worker: None,
+        epoch: Some(desk.epoch()),
+        tenants: None,
+        command_types: None,
+    };
+    let now_us = datum::now_us();
+    let claims = if together {
+        dispatch::claim_together(connection, batch(), fence, &request)?
+    } else {
+        dispatch::claim_each(connection, batch, fence, &request)?
+    };
+    force_durable_commit();
+    failpoint::hit("relay_before_claim_commit");
+    Ok((claims, now_us))
+}
+
 /// Settles answers; says which destinations have room again. Answers to lookups go to their rounds.
 pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> {
     let mut attempts: Vec<(Attempt, Ended)> = Vec::new();
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
+                desk.sent_ended(&attempt, answers::send_end(&ended));
                 attempts.push((attempt, ended));
             }
             Purpose::Lookup(round) => super::lookups::answered(desk, round, ended.outcome, false),

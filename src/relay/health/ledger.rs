@@ -146,7 +146,7 @@ static FUNCTIONS: Statement = Statement::new(
        JOIN pg_catalog.pg_language l ON (l.oid = p.prolang) \
       WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.refclassid = 'pg_catalog.pg_extension'::regclass \
         AND d.deptype::text = 'e' \
-        AND (l.lanname::text <> 'c' OR p.prosrc <> 'ledger_' || p.proname::text \
+        AND (l.lanname::text <> 'c' OR p.prosrc <> ('ledger_' || p.proname::text) \
              OR pg_catalog.strpos(p.probin, 'command_ledger') = 0)",
 );
 
