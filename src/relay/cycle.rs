@@ -107,12 +107,12 @@ impl Cycle {
         }
         lookups::settle_rounds(&mut self.desk);
         if !settings::RELAY.get() {
-            return Next { sleep_until_us: None, more };
+            return Next { sleep_until_us: self.desk.kept_until_us(), more };
         }
         match self.act(limit) {
             Ok((due_us, again)) => {
                 more |= again;
-                Next { sleep_until_us: due_us, more }
+                Next { sleep_until_us: due_us.into_iter().chain(self.desk.kept_until_us()).min(), more }
             }
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger relay: {error}"));

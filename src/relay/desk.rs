@@ -55,7 +55,12 @@ pub struct Ended {
     pub ended_us: i64,
     /// Nothing left because of the ledger's own setup (a secret, an address): not the destination's fault.
     pub own_fault: bool,
+    /// How often it could not be settled.
+    pub failed: u32,
 }
+
+/// The first and the longest wait before an answer that could not be settled is tried again.
+const KEPT_FOR_US: (i64, i64) = (500_000, 10_000_000);
 
 /// A lookup round whose answers come in.
 pub struct OpenRound {
@@ -91,6 +96,8 @@ pub struct Desk {
     out: HashMap<u64, Purpose>,
     /// Ended before the wire saw them.
     refused: Vec<Ended>,
+    /// Could not be settled, and when to try again.
+    kept: Vec<(i64, Ended)>,
     pub rounds: HashMap<[u8; 16], OpenRound>,
     throttles: HashMap<String, Pace>,
     began_us: i64,
@@ -122,6 +129,7 @@ impl Desk {
             next_id: 1,
             out: HashMap::new(),
             refused: Vec::new(),
+            kept: Vec::new(),
             rounds: HashMap::new(),
             throttles: HashMap::new(),
             began_us: datum::now_us(),
@@ -183,7 +191,7 @@ impl Desk {
     /// Ends a call that was never handed to the wire, as not sent.
     pub fn refuse(&mut self, purpose: Purpose, reason: String) {
         let outcome = Outcome::NotSent { reason };
-        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true });
+        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true, failed: 0 });
     }
 
     /// The headers with the secrets in them; the error names the secret, never its value.
@@ -216,14 +224,29 @@ impl Desk {
     /// Up to `max` calls that have ended.
     pub fn collect(&mut self, max: usize) -> Vec<Ended> {
         let mut ended = std::mem::take(&mut self.refused);
+        let now_us = datum::now_us();
+        ended.extend(self.kept.extract_if(.., |(at_us, _)| *at_us <= now_us).map(|(_, ended)| ended));
         let replies = self.wire.as_ref().map(|w| w.take(max)).unwrap_or_default();
         ended.extend(replies.into_iter().filter_map(|reply| self.ended(reply)));
         ended
     }
 
+    /// Keeps an answer that could not be settled (somebody holds the command's row, say): it is the only one there will be.
+    pub fn keep(&mut self, mut ended: Ended) {
+        let (first_us, longest_us) = KEPT_FOR_US;
+        let wait_us = (first_us << ended.failed.min(16)).min(longest_us);
+        ended.failed += 1;
+        self.kept.push((datum::now_us().saturating_add(wait_us), ended));
+    }
+
+    /// When an answer that was kept is to be tried again.
+    pub fn kept_until_us(&self) -> Option<i64> {
+        self.kept.iter().map(|(at_us, _)| *at_us).min()
+    }
+
     fn ended(&mut self, reply: Reply) -> Option<Ended> {
         let purpose = self.out.remove(&reply.id)?;
-        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false })
+        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false, failed: 0 })
     }
 
     /// How many of `wanted` sends the destination's rate and breaker permit.
@@ -271,6 +294,7 @@ impl Desk {
     pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
         throttles::forget();
         let mut ended = std::mem::take(&mut self.refused);
+        ended.extend(self.kept.drain(..).map(|(_, ended)| ended));
         if let Some(wire) = self.wire.take() {
             let report = wire.shutdown(grace);
             ended.extend(report.replies.into_iter().filter_map(|reply| self.ended(reply)));

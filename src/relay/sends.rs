@@ -3,7 +3,8 @@
 
 use super::answers;
 use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
-use super::{signals, transaction};
+use super::signals;
+use super::transaction::{self, Limits};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
 use crate::ledger::dispatch::{self, Claim, Claims};
@@ -17,10 +18,15 @@ use command_ledger_domain::config::pace;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 /// Who the journal says acted.
 const RELAY: &str = "command_ledger relay";
+/// An answer waits for a row that a person's session holds, not the relay for the person.
+const SETTLING: Limits = Limits { lock_ms: 250, ..Limits::DEFAULT };
+const SETTLING_NAME: &CStr = c"command_ledger: settling answers";
+const CLAIMING_NAME: &CStr = c"command_ledger: claiming what is due";
 /// How long a destination is left alone whose due commands cannot even be claimed.
 const FAILED_FOR_US: i64 = 10_000_000;
 
@@ -66,11 +72,15 @@ fn try_send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         return Ok(Sent { any: false, again_at_us: None });
     }
     let started = Instant::now();
-    let together = transaction::run(|connection| claim(connection, desk, fence, destination, room, true));
+    let together = transaction::run_within(Limits::DEFAULT, CLAIMING_NAME, |connection| {
+        claim(connection, desk, fence, destination, room, true)
+    });
     let (claims, now_us) = match together {
         Err(error) if !signals::stop_asked() => {
             log(Level::Warning, &format!("command_ledger relay: a batch is claimed one by one: {error}"));
-            transaction::run(|connection| claim(connection, desk, fence, destination, room, false))?
+            transaction::run_within(Limits::DEFAULT, CLAIMING_NAME, |connection| {
+                claim(connection, desk, fence, destination, room, false)
+            })?
         }
         together => together?,
     };
@@ -145,7 +155,9 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                desk.sent_ended(&attempt, answers::send_end(&ended));
+                if ended.failed == 0 {
+                    desk.sent_ended(&attempt, answers::send_end(&ended));
+                }
                 attempts.push((attempt, ended));
             }
             Purpose::Lookup(round) => super::lookups::answered(desk, round, ended.outcome, false),
@@ -157,7 +169,13 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     }
     // In the order of the keys, as every batch locks.
     attempts.sort_by(|a, b| (&a.0.tenant, &a.0.key).cmp(&(&b.0.tenant, &b.0.key)));
-    let together = transaction::run(|connection| {
+    let (again, attempts): (Vec<_>, Vec<_>) = attempts.into_iter().partition(|(_, ended)| ended.failed > 0);
+    let mut settled: BTreeSet<String> =
+        again.into_iter().filter_map(|(attempt, ended)| settle_alone(desk, attempt, ended)).collect();
+    if attempts.is_empty() {
+        return settled;
+    }
+    let together = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
         let mut batch = batch();
         for (attempt, ended) in &attempts {
             settle_one(connection, &mut batch, attempt, ended)?;
@@ -169,27 +187,33 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     });
     if let Err(error) = together {
         log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
-        for (attempt, ended) in &attempts {
-            let alone = transaction::run(|connection| {
-                let mut batch = batch();
-                settle_one(connection, &mut batch, attempt, ended)?;
-                batch.flush(connection)?;
-                force_durable_commit();
-                Ok(())
-            });
-            if let Err(error) = alone {
-                // The lease stays; the next run of the relay judges it, and the answer counts as lost.
-                log(
-                    Level::Warning,
-                    &format!(
-                        "command_ledger relay: the answer to attempt {} of a command could not be settled: {error}",
-                        attempt.attempt
-                    ),
-                );
-            }
-        }
+        settled.extend(attempts.into_iter().filter_map(|(attempt, ended)| settle_alone(desk, attempt, ended)));
+    } else {
+        settled.extend(attempts.into_iter().map(|(attempt, _)| attempt.destination));
     }
-    attempts.into_iter().map(|(attempt, _)| attempt.destination).collect()
+    settled
+}
+
+/// Settles one answer in a transaction of its own; the destination that has room again. What cannot be settled now is
+/// kept, with its lease, and tried again: nobody else will ever know of this answer.
+fn settle_alone(desk: &mut Desk, attempt: Attempt, ended: Ended) -> Option<String> {
+    let alone = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
+        let mut batch = batch();
+        settle_one(connection, &mut batch, &attempt, &ended)?;
+        batch.flush(connection)?;
+        force_durable_commit();
+        Ok(())
+    });
+    let Err(error) = alone else { return Some(attempt.destination) };
+    log(
+        Level::Warning,
+        &format!(
+            "command_ledger relay: the answer to attempt {} of a command could not be settled and is kept: {error}",
+            attempt.attempt
+        ),
+    );
+    desk.keep(ended);
+    None
 }
 
 fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {
