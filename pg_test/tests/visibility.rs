@@ -150,13 +150,13 @@ fn the_log_is_quiet_unless_deliveries_are_asked_for_and_never_holds_a_payload() 
     cluster.set("command_ledger.log_deliveries", "on");
     let mark = cluster.log_mark();
     erp.next(answer(429, json!({"echo": "payload-value"})).header("Retry-After", "0"));
-    ledger.register("erp", "say \"it\"\nloud", params);
+    ledger.register("erp", "say \"it\" loud", params);
     ledger.wait_until("SELECT bool_and(status = 'confirmed') FROM command_ledger.command", 20);
     let log = cluster.log_since(mark);
     let lines: Vec<&str> = log.lines().filter_map(|line| line.split_once("relay: ").map(|(_, rest)| rest)).collect();
     let line = |attempt, kind, status| {
         format!(
-            "destination=\"erp\" tenant=\"default\" key=\"say \\\"it\\\"\\nloud\" attempt={attempt} kind={kind} status={status}"
+            "destination=\"erp\" tenant=\"default\" key=\"say \\\"it\\\" loud\" attempt={attempt} kind={kind} status={status}"
         )
     };
     assert_eq!(lines, [line(1, "not_sent", "approved"), line(2, "confirm", "confirmed")], "{log}");
