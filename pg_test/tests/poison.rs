@@ -146,21 +146,25 @@ fn an_answer_to_a_command_that_a_session_holds_is_settled_later_and_delays_no_ot
 }
 
 #[test]
-fn a_sweep_checks_again_what_it_waited_for() {
+fn a_sweep_stops_at_no_bad_row_and_leaves_what_a_session_changed_meanwhile() {
     let mut ledger = CLUSTER.ledger("sweep");
     ledger.define_destination("desk", json!({"transport": "pull"}));
     ledger.define_type("task", json!({"destination": "desk"}));
     let soon = ledger.text("SELECT (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1500 ms'::interval)::text");
-    for key in ["cancelled", "overdue"] {
+    for key in ["bad", "cancelled", "overdue"] {
         ledger.register_with("task", key, json!({}), json!({"deadline": soon}));
     }
+    tamper(&mut ledger, "command", "type_version = 99 WHERE idempotency_key = 'bad'");
     let mut person = CLUSTER.connect("sweep");
     person.exec("BEGIN; SELECT command_ledger.cancel('cancelled')");
-    let relay = ledger.relay_pid();
-    ledger.wait_for_lock_wait(relay);
-    person.exec("COMMIT");
     assert_eq!(ledger.wait_status("overdue", "failed").error.as_deref(), Some("expired"));
+    person.exec("COMMIT");
     assert_eq!(ledger.status("cancelled").status, "cancelled");
     assert_eq!(journal(&mut ledger, "cancelled"), ["register", "cancel"]);
+    let left = "SELECT string_agg(idempotency_key, ' ') FROM command_ledger.dispatch_queue";
+    assert_eq!(ledger.text(left), "bad", "it stands in the queue until somebody puts it right");
+    tamper(&mut ledger, "command", "type_version = 1 WHERE idempotency_key = 'bad'");
+    ledger.register("task", "wakes the relay", json!({}));
+    ledger.wait_status("bad", "failed");
     assert_journals(&mut ledger);
 }
