@@ -274,7 +274,7 @@ COMMENT ON FUNCTION command_ledger.verify_journal(text, text) IS
     'Whether the command''s journal is whole: every entry present, in order, and chained to the one before it. Errors: CL011, 42501.';
 
 CREATE FUNCTION command_ledger.health(OUT check_name text, OUT ok boolean, OUT detail text, OUT hint text) RETURNS SETOF record
-    LANGUAGE c VOLATILE ROWS 12 AS 'MODULE_PATHNAME', 'ledger_health';
+    LANGUAGE c VOLATILE ROWS 14 AS 'MODULE_PATHNAME', 'ledger_health';
 COMMENT ON FUNCTION command_ledger.health() IS
     'Says in words whether the ledger and its relay can work, and if nothing moves, why not and what to do.';
 
@@ -309,3 +309,9 @@ CREATE FUNCTION command_ledger.ledger_identity() RETURNS bigint
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'ledger_ledger_identity';
 COMMENT ON FUNCTION command_ledger.ledger_identity() IS
     'The mark of this ledger that its outbox rows carry; rows with another one were written by another ledger.';
+
+CREATE FUNCTION command_ledger.held_back(destination text, OUT failures bigint, OUT open_until timestamptz, OUT full_until timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT ROWS 1 AS 'MODULE_PATHNAME', 'ledger_held_back';
+COMMENT ON FUNCTION command_ledger.held_back(text) IS
+    'What the running relay knows of a destination''s breaker and rate: failures in a row, when the breaker lets a probe through (NULL: closed), when the rate permits the next send (NULL or past: now). No row where the library is not preloaded.';

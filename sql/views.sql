@@ -200,6 +200,13 @@ CREATE VIEW command_ledger.queued_work AS
                 WHEN w.reason OPERATOR(pg_catalog.=) 'limit' THEN pg_catalog.format('%s attempts are in flight at the destination, the limit is %s.', f.leased, l.in_flight)
                 WHEN w.reason OPERATOR(pg_catalog.=) 'retry_limit' THEN pg_catalog.format('%s repeats are in flight at the destination, the limit for repeats is %s.',
                     f.repeats, l.retries_in_flight)
+                WHEN w.reason OPERATOR(pg_catalog.=) 'breaker' THEN pg_catalog.format('The breaker is open after %s failures of the destination in a row; %s.', b.failures,
+                    CASE WHEN b.open_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN pg_catalog.format('one probe goes at %s', pg_catalog.date_trunc('second', b.open_until))
+                         ELSE 'one probe goes now, the rest waits for its answer' END)
+                WHEN w.reason OPERATOR(pg_catalog.=) 'rate' THEN pg_catalog.format('The destination takes %s sends per second, and they are used up.',
+                    d.config OPERATOR(pg_catalog.->) 'limits' OPERATOR(pg_catalog.->>) 'per_second')
+                WHEN w.reason OPERATOR(pg_catalog.=) 'unreadable' THEN pg_catalog.format('It cannot be claimed (%s); it is tried again at %s.',
+                    o.error_message, pg_catalog.date_trunc('second', o.due_at))
                 WHEN w.reason OPERATOR(pg_catalog.=) 'pull' THEN 'It is due: the next claim() of a worker takes it.'
                 ELSE 'It is due: the relay takes it on its next round.'
            END AS why,
@@ -225,6 +232,9 @@ CREATE VIEW command_ledger.queued_work AS
              WHERE o.ordering_key IS NOT NULL AND n.tenant OPERATOR(pg_catalog.=) o.tenant AND n.destination OPERATOR(pg_catalog.=) o.destination
                AND n.ordering_key OPERATOR(pg_catalog.=) o.ordering_key
              ORDER BY n.place LIMIT 1) h ON true
+      LEFT JOIN (SELECT e.name, y.failures, y.open_until, y.full_until
+                   FROM command_ledger.destination e CROSS JOIN LATERAL command_ledger.held_back(e.name) y OFFSET 0) b
+             ON b.name OPERATOR(pg_catalog.=) o.destination
       CROSS JOIN LATERAL (
             SELECT CASE WHEN o.lease_expires_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp() THEN 'lease_over'
                         WHEN o.lease_token IS NOT NULL THEN 'in_flight'
@@ -236,10 +246,13 @@ CREATE VIEW command_ledger.queued_work AS
                         WHEN (d.config OPERATOR(pg_catalog.->>) 'transport') OPERATOR(pg_catalog.<>) 'pull'
                              AND pg_catalog.current_setting('command_ledger.relay', true) OPERATOR(pg_catalog.=) 'off' THEN 'relay_off'
                         WHEN o.due_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp() AND o.attempt OPERATOR(pg_catalog.>) 0 THEN 'retry'
+                        WHEN o.due_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp() AND o.error_message IS NOT NULL THEN 'unreadable'
                         WHEN o.due_at OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp() THEN 'not_before'
                         WHEN h.idempotency_key OPERATOR(pg_catalog.<>) o.idempotency_key THEN 'lane'
                         WHEN f.leased OPERATOR(pg_catalog.>=) l.in_flight THEN 'limit'
                         WHEN o.counted_attempts OPERATOR(pg_catalog.>) 0 AND f.repeats OPERATOR(pg_catalog.>=) l.retries_in_flight THEN 'retry_limit'
+                        WHEN b.open_until IS NOT NULL THEN 'breaker'
+                        WHEN b.full_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'rate'
                         WHEN (d.config OPERATOR(pg_catalog.->>) 'transport') OPERATOR(pg_catalog.=) 'pull' THEN 'pull'
                         ELSE 'due' END AS reason
            OFFSET 0) v
@@ -247,7 +260,7 @@ CREATE VIEW command_ledger.queued_work AS
             SELECT v.reason,
                    CASE WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['in_flight', 'lease_over']) THEN 'leased'
                         WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['pull', 'due']) THEN 'due'
-                        WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['retry', 'not_before']) THEN 'waiting'
+                        WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['retry', 'not_before', 'rate']) THEN 'waiting'
                         ELSE 'blocked' END AS state,
                    CASE WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['in_flight', 'lease_over', 'pull', 'due']) THEN NULL
                         WHEN v.reason OPERATOR(pg_catalog.=) ANY (ARRAY['unadopted', 'halted']) THEN 'fence'
@@ -267,7 +280,7 @@ COMMENT ON VIEW command_ledger.dispatch_queue IS
 COMMENT ON COLUMN command_ledger.dispatch_queue.state IS
     'due: the next claim takes it. leased: an attempt is in flight. waiting: for its time. blocked: something must change first.';
 COMMENT ON COLUMN command_ledger.dispatch_queue.blocked_by IS
-    'lane, limit, pause, fence, identity, case, relay_off, not_before or retry; NULL when due or leased.';
+    'lane, limit, pause, fence, identity, case, relay_off, not_before, retry, breaker, rate or unreadable; NULL when due or leased. What waits for an approval is not here but in approval_queue.';
 COMMENT ON COLUMN command_ledger.dispatch_queue.why IS 'The same in words.';
 COMMENT ON COLUMN command_ledger.dispatch_queue.overdue IS 'Since it was due; negative while it waits for its time.';
 COMMENT ON COLUMN command_ledger.dispatch_queue.age IS 'Since it was registered.';
@@ -413,12 +426,43 @@ COMMENT ON COLUMN command_ledger.lookalikes.idempotency_key IS 'The later one.';
 COMMENT ON COLUMN command_ledger.lookalikes.apart IS 'Between the two registrations.';
 
 CREATE VIEW command_ledger.destination_status WITH (security_barrier) AS
-    SELECT d.name AS destination, d.config OPERATOR(pg_catalog.->>) 'transport' AS transport, d.revision, d.defined_at, d.paused_at, d.paused_by,
+    SELECT d.name AS destination, d.config OPERATOR(pg_catalog.->>) 'transport' AS transport, d.revision, d.defined_at,
+           CASE WHEN d.paused_at IS NOT NULL THEN 'paused'
+                WHEN (SELECT command_ledger.fence_state()) OPERATOR(pg_catalog.=) ANY (ARRAY['unadopted', 'halted']) THEN 'fenced'
+                WHEN (d.config OPERATOR(pg_catalog.->>) 'transport') OPERATOR(pg_catalog.<>) 'pull'
+                     AND pg_catalog.current_setting('command_ledger.relay', true) OPERATOR(pg_catalog.=) 'off' THEN 'relay_off'
+                WHEN p.breaker OPERATOR(pg_catalog.=) 'open' THEN 'breaker_open'
+                WHEN p.breaker OPERATOR(pg_catalog.=) 'half_open' THEN 'breaker_half_open'
+                WHEN w.in_flight OPERATOR(pg_catalog.>=) l.in_flight_limit THEN 'full'
+                WHEN p.rate_full_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'rate_used_up'
+                ELSE 'ready' END AS state,
+           d.paused_at, d.paused_by,
            w.queued, w.due, w.in_flight, w.maybe_sent, w.oldest_due_at,
            pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) w.oldest_due_at AS oldest_overdue,
-           coalesce((d.config OPERATOR(pg_catalog.->) 'limits' OPERATOR(pg_catalog.->>) 'in_flight')::pg_catalog.int8, 16) AS in_flight_limit,
-           k.open_cases, k.oldest_case_at
+           l.in_flight_limit, p.breaker, p.breaker_failures, p.breaker_until,
+           (d.config OPERATOR(pg_catalog.->) 'limits' OPERATOR(pg_catalog.->>) 'per_second')::pg_catalog.int8 AS per_second_limit,
+           p.rate_full_until, x.last_error, x.last_error_message, x.last_error_at, k.open_cases, k.oldest_case_at
       FROM command_ledger.destination d
+      CROSS JOIN LATERAL (
+            SELECT coalesce((d.config OPERATOR(pg_catalog.->) 'limits' OPERATOR(pg_catalog.->>) 'in_flight')::pg_catalog.int8, 16) AS in_flight_limit) l
+      LEFT JOIN LATERAL command_ledger.held_back(d.name) h ON true
+      CROSS JOIN LATERAL (
+            SELECT CASE WHEN d.config OPERATOR(pg_catalog.->) 'breaker' IS NULL
+                             OR (d.config OPERATOR(pg_catalog.->>) 'transport') OPERATOR(pg_catalog.<>) 'http' THEN 'none'
+                        WHEN h.failures IS NULL THEN 'unknown'
+                        WHEN h.open_until IS NULL THEN 'closed'
+                        WHEN h.open_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'open'
+                        ELSE 'half_open' END AS breaker,
+                   h.failures AS breaker_failures, h.open_until AS breaker_until, h.full_until AS rate_full_until) p
+      LEFT JOIN LATERAL (
+            SELECT o.error AS last_error, o.error_message AS last_error_message, e.at AS last_error_at
+              FROM command_ledger.outbox o
+              JOIN command_ledger.command c ON c.tenant OPERATOR(pg_catalog.=) o.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key
+              JOIN command_ledger.command_event e ON e.tenant OPERATOR(pg_catalog.=) o.tenant AND e.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key
+                                                 AND e.seq OPERATOR(pg_catalog.=) o.journal_seq
+             WHERE o.destination OPERATOR(pg_catalog.=) d.name AND o.error IS NOT NULL
+               AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(o.tenant, c.command_type))
+             ORDER BY e.at DESC LIMIT 1) x ON true
       CROSS JOIN LATERAL (
             SELECT pg_catalog.count(*) AS queued,
                    pg_catalog.count(*) FILTER (WHERE o.lease_token IS NULL AND o.due_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()) AS due,
@@ -440,7 +484,16 @@ CREATE VIEW command_ledger.destination_status WITH (security_barrier) AS
         OR EXISTS (SELECT FROM command_ledger.command_type t
                     WHERE t.destination OPERATOR(pg_catalog.=) d.name AND command_ledger.may_read((SELECT command_ledger.current_tenant()), t.name));
 COMMENT ON VIEW command_ledger.destination_status IS
-    'Each destination and its open work, as far as the reader may read it; destinations are listed for those who may read everything, or some type of theirs in current_tenant(). Example: SELECT destination, paused_at, due, in_flight, oldest_overdue, open_cases FROM command_ledger.destination_status;';
+    'Each destination and its open work, as far as the reader may read it; destinations are listed for those who may read everything, or some type of theirs in current_tenant(). Example: SELECT destination, state, due, in_flight, oldest_overdue, last_error, open_cases FROM command_ledger.destination_status;';
+COMMENT ON COLUMN command_ledger.destination_status.state IS
+    'The first that fits: paused, fenced, relay_off, breaker_open, breaker_half_open, full (in flight), rate_used_up, ready.';
+COMMENT ON COLUMN command_ledger.destination_status.breaker IS
+    'closed, open (nothing is sent before breaker_until), half_open (one probe at a time), none (not configured, or not an http destination: it works for these only), unknown (the library is not preloaded). It lives in the relay''s memory: each run of the relay starts with a closed one.';
+COMMENT ON COLUMN command_ledger.destination_status.per_second_limit IS
+    'Sends per second, kept by the relay for http destinations only; each run of the relay waits a second before it uses it.';
+COMMENT ON COLUMN command_ledger.destination_status.rate_full_until IS 'When the rate permitted the next send, as last seen; in the past: it does.';
+COMMENT ON COLUMN command_ledger.destination_status.last_error IS
+    'Of the commands that are still queued, that of the one that met with an error last.';
 COMMENT ON COLUMN command_ledger.destination_status.queued IS 'Approved and running commands; due and in_flight are among them.';
 COMMENT ON COLUMN command_ledger.destination_status.due IS 'Those that could go now; dispatch_queue says what holds them.';
 COMMENT ON COLUMN command_ledger.destination_status.maybe_sent IS 'Those of which an earlier attempt may have had an effect.';

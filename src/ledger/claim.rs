@@ -13,7 +13,7 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
 use crate::pg::spi::{Arg, Connection, Mode, OID, Statement, TEXT};
-use crate::pg::transaction;
+use crate::pg::transaction::{self, nested};
 use crate::pg::tuple::{RowSet, RowType};
 use crate::relay::wake;
 use command_ledger_domain::error::{Code, LedgerError};
@@ -151,7 +151,6 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
         let swept = sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
-        let mut batch = batch_of(caller);
         let request = Claim {
             destination,
             max,
@@ -161,14 +160,17 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             tenants: tenants.as_deref(),
             command_types: command_types.as_deref(),
         };
-        let claimed = dispatch::claim(connection, &mut batch, fence, &request)?;
-        if swept > 0 || batch.len() > claimed.len() {
+        let together = nested(|| dispatch::claim_together(connection, batch_of(caller), fence, &request));
+        let claims = match together {
+            Ok(claims) => claims,
+            Err(_) => dispatch::claim_each(connection, || batch_of(caller), fence, &request)?,
+        };
+        if swept > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();
         }
-        wake_at_end_of(claimed.iter().map(|one| &one.lease));
-        batch.flush(connection)?;
-        for one in &claimed {
+        wake_at_end_of(claims.claimed.iter().map(|one| &one.lease));
+        for one in &claims.claimed {
             if caller.may(connection, Capability::Execute, &one.command.tenant, Some(&one.command.command_type))? {
                 set.push(&dispatch_fields(one))?;
             } else {

@@ -7,8 +7,9 @@ use super::command::{self, Command, Lease};
 use super::{approve, catalog, fence, settle};
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
-use crate::pg::report::defect;
+use crate::pg::report::{Level, defect, log};
 use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
+use crate::pg::transaction::nested;
 use command_ledger_domain::config::{IdempotencyMode, Transport, pace};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::{ClaimAllowed, Fence, Identity, RowFacts, claim_allowed};
@@ -63,6 +64,15 @@ static ONE_CANDIDATE: Statement = Statement::new(
                WHERE l.tenant = o.tenant AND l.destination = o.destination AND l.ordering_key = o.ordering_key \
                ORDER BY l.place LIMIT 1) \
        FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2 FOR NO KEY UPDATE OF o SKIP LOCKED",
+);
+
+/// A command that cannot be claimed is looked at again after this time.
+const PUT_OFF_US: i64 = 60_000_000;
+
+static PUT_OFF: Statement = Statement::new(
+    Mode::Write,
+    &[TEXT, TEXT, TIME, TEXT],
+    "UPDATE command_ledger.outbox o SET due_at=$3, error_message=$4 WHERE o.tenant = $1 AND o.idempotency_key = $2",
 );
 
 static HOLD_RECORD: Statement = Statement::new(
@@ -129,6 +139,72 @@ pub fn lock_destination(connection: &Connection, destination: &str) -> Result<()
     Ok(())
 }
 
+/// What a claim handed out.
+pub struct Claims {
+    pub claimed: Vec<Claimed>,
+    /// Something was claimed or judged.
+    pub any: bool,
+    /// Something else than a claim came of it: a case, an end.
+    pub others: bool,
+}
+
+/// Claims due commands of one destination and writes it down, all together.
+///
+/// # Errors
+/// CL003 for an unknown destination; anything that one of the commands met: then [`claim_each`] is the way.
+pub fn claim_together(
+    connection: &Connection,
+    mut batch: Batch,
+    fence: Fence,
+    request: &Claim,
+) -> Result<Claims, LedgerError> {
+    let claimed = claim(connection, &mut batch, fence, request)?;
+    let (any, others) = (!batch.is_empty(), batch.len() > claimed.len());
+    batch.flush(connection)?;
+    Ok(Claims { claimed, any, others })
+}
+
+/// As [`claim_together`], each command in a subtransaction of its own: one that cannot be read, judged or written is put
+/// off, and all others go on.
+///
+/// # Errors
+/// CL003 for an unknown destination.
+pub fn claim_each(
+    connection: &Connection,
+    batch: impl Fn() -> Batch,
+    fence: Fence,
+    request: &Claim,
+) -> Result<Claims, LedgerError> {
+    let mut all = Claims { claimed: Vec::new(), any: false, others: false };
+    let now_us = batch().now_us();
+    for key in candidates(connection, now_us, request)? {
+        let (tenant, name) = key.clone();
+        let alone = nested(|| {
+            let mut batch = batch();
+            let claimed = judge_all(connection, &mut batch, fence, request, &[key])?;
+            let (any, others) = (!batch.is_empty(), batch.len() > claimed.len());
+            batch.flush(connection)?;
+            Ok(Claims { claimed, any, others })
+        });
+        match alone {
+            Ok(Claims { claimed, any, others }) => {
+                all.claimed.extend(claimed);
+                all.any |= any;
+                all.others |= others;
+            }
+            Err(error) => {
+                log(Level::Warning, &format!("command_ledger: one command cannot be claimed and is put off: {error}"));
+                let due_us = now_us.saturating_add(PUT_OFF_US);
+                let args = [Arg::Text(&tenant), Arg::Text(&name), Arg::Time(due_us), Arg::Text(&error.message)];
+                if let Err(error) = nested(|| PUT_OFF.execute(connection, &args).map(drop)) {
+                    log(Level::Warning, &format!("command_ledger: it cannot be put off either: {error}"));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// Claims due commands of one destination into the batch. Commands that are met and may not be sent (lapsed approval,
 /// deadline, tampered, …) get the transition that follows instead.
 ///
@@ -140,6 +216,12 @@ pub fn claim(
     fence: Fence,
     claim: &Claim,
 ) -> Result<Vec<Claimed>, LedgerError> {
+    let keys = candidates(connection, batch.now_us(), claim)?;
+    judge_all(connection, batch, fence, claim, &keys)
+}
+
+/// Locks what is due and has room, in the order in which it is to be sent.
+fn candidates(connection: &Connection, now_us: i64, claim: &Claim) -> Result<Vec<(String, String)>, LedgerError> {
     lock_destination(connection, claim.destination)?;
     let (room, retry_room) = room(connection, claim.destination)?;
     let wanted = i64::from(claim.max.max(0)).min(room);
@@ -158,7 +240,7 @@ pub fn claim(
             connection,
             &[
                 Arg::Text(claim.destination),
-                Arg::Time(batch.now_us()),
+                Arg::Time(now_us),
                 Arg::Big(fence::identity_tag(identity)),
                 Arg::Bool(repeats),
                 Arg::or_null(claim.tenants, Arg::Texts),
@@ -169,11 +251,21 @@ pub fn claim(
         )?;
         keys.extend(rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))));
     }
+    Ok(keys)
+}
+
+fn judge_all(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    claim: &Claim,
+    keys: &[(String, String)],
+) -> Result<Vec<Claimed>, LedgerError> {
     if keys.is_empty() {
         return Ok(Vec::new());
     }
     let mut claimed = Vec::with_capacity(keys.len());
-    for (command, row, params) in command::read_queued(connection, &keys)? {
+    for (command, row, params) in command::read_queued(connection, keys)? {
         let tree = match row.datum(params) {
             // SAFETY: the statement selects jsonb in this column.
             Some(datum) => unsafe { JsonbArg::new(datum) }.tree()?.into_owned(),

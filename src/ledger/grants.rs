@@ -38,7 +38,7 @@ const VIEWS: &[&str] = &[
 ];
 
 /// What the views call: a view's functions are called with the reader's own rights.
-const CALLED_BY_VIEWS: &[&str] = &["fence_state", "ledger_identity", "counters"];
+const CALLED_BY_VIEWS: &[&str] = &["fence_state", "ledger_identity", "counters", "held_back"];
 
 /// The functions of a capability.
 const fn functions(capability: Capability) -> &'static [&'static str] {

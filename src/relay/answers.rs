@@ -13,6 +13,7 @@ use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::parse_retry_after;
+use command_ledger_domain::throttle::SendEnd;
 use command_ledger_wire::{Answer, Outcome};
 use pgrx::pg_sys::Datum;
 
@@ -129,11 +130,12 @@ pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> 
     Ok(ending)
 }
 
-/// Whether the end says something about the destination as a whole (for the breaker).
-pub fn is_destination_failure(ended: &Ended) -> bool {
+/// What the end says about the destination as a whole (for the breaker).
+pub fn send_end(ended: &Ended) -> SendEnd {
     match &ended.outcome {
-        Outcome::NotSent { .. } => !ended.own_fault,
-        Outcome::NoAnswer { .. } => true,
-        Outcome::Answered(answer) => answer.status == 429 || answer.status >= 500,
+        Outcome::NotSent { .. } if ended.own_fault => SendEnd::Nothing,
+        Outcome::NotSent { .. } | Outcome::NoAnswer { .. } => SendEnd::Failure,
+        Outcome::Answered(answer) if answer.status == 429 || answer.status >= 500 => SendEnd::Failure,
+        Outcome::Answered(_) => SendEnd::Well,
     }
 }

@@ -117,14 +117,13 @@ impl Cycle {
             failpoint::hit("relay_after_settle");
         }
         lookups::settle_rounds(&mut self.desk);
-        let kept_us = self.desk.kept_due_us();
         if !settings::RELAY.get() {
-            return Next { sleep_until_us: kept_us, more };
+            return Next { sleep_until_us: self.desk.kept_until_us(), more };
         }
         match self.act(limit) {
             Ok((due_us, again)) => {
                 more |= again;
-                Next { sleep_until_us: due_us.into_iter().chain(kept_us).min(), more }
+                Next { sleep_until_us: due_us.into_iter().chain(self.desk.kept_until_us()).min(), more }
             }
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger relay: {error}"));

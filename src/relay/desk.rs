@@ -1,13 +1,14 @@
 //! What the relay has in hand: the wire, the calls that are out and what each is for, secrets, and how fast each
 //! destination may be sent to.
 
+use super::throttles;
 use crate::pg::datum;
 use crate::pg::report::{Level, defect, log};
 use crate::settings;
 use command_ledger_domain::config::{Auth, Breaker, Limits, User};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::request::RenderedRequest;
-use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
+use command_ledger_domain::throttle::{Held, SendEnd, Throttle, ThrottleLimits};
 use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -17,10 +18,6 @@ use std::time::{Duration, Instant};
 /// Connections that the wire may hold at most.
 const MAX_CONNECTIONS: usize = 512;
 
-/// Between two tries to settle an answer.
-const KEPT_PAUSE_MIN_US: i64 = 1_000_000;
-const KEPT_PAUSE_MAX_US: i64 = 60_000_000;
-
 /// The attempt that a call is.
 #[derive(Clone, Debug)]
 pub struct Attempt {
@@ -29,6 +26,8 @@ pub struct Attempt {
     pub token: [u8; 16],
     pub attempt: i32,
     pub destination: String,
+    /// What the destination's throttle gave this send to bring back.
+    pub throttle_mark: u64,
 }
 
 /// The lookup that a call belongs to.
@@ -56,15 +55,36 @@ pub struct Ended {
     pub ended_us: i64,
     /// Nothing left because of the ledger's own setup (a secret, an address): not the destination's fault.
     pub own_fault: bool,
-    /// It could not be settled before (somebody held the command).
-    pub again: bool,
+    /// How often it could not be settled.
+    pub failed: u32,
 }
+
+/// The first and the longest wait before an answer that could not be settled is tried again.
+const KEPT_FOR_US: (i64, i64) = (500_000, 10_000_000);
 
 /// A lookup round whose answers come in.
 pub struct OpenRound {
     pub round: LookupRound,
     pub answer: Option<Outcome>,
     pub sentinel: Option<Outcome>,
+}
+
+/// How fast one destination may be sent to, and what was last shown of it.
+struct Pace {
+    limits: ThrottleLimits,
+    throttle: Throttle,
+    shown: Held,
+}
+
+impl Pace {
+    /// For people; most destinations have nothing to show.
+    fn show(&mut self, destination: &str, now_us: i64) {
+        let held = self.throttle.held(&self.limits, now_us);
+        if held != self.shown {
+            self.shown = held;
+            throttles::publish(destination, &held);
+        }
+    }
 }
 
 /// The relay's desk.
@@ -76,12 +96,11 @@ pub struct Desk {
     out: HashMap<u64, Purpose>,
     /// Ended before the wire saw them.
     refused: Vec<Ended>,
-    /// Could not be settled yet: tried again after a pause that grows.
-    kept: Vec<Ended>,
-    kept_until_us: i64,
-    kept_pause_us: i64,
+    /// Could not be settled, and when to try again.
+    kept: Vec<(i64, Ended)>,
     pub rounds: HashMap<[u8; 16], OpenRound>,
-    throttles: HashMap<String, (ThrottleLimits, Throttle)>,
+    throttles: HashMap<String, Pace>,
+    began_us: i64,
 }
 
 fn wire_config() -> WireConfig {
@@ -101,6 +120,7 @@ fn secrets() -> SecretStore {
 impl Desk {
     /// Starts the wire.
     pub fn open(epoch: i64) -> Result<Self, LedgerError> {
+        throttles::forget();
         let wire = Wire::start(wire_config()).map_err(|e| defect(format!("the wire cannot start: {e}")))?;
         Ok(Self {
             wire: Some(wire),
@@ -110,10 +130,9 @@ impl Desk {
             out: HashMap::new(),
             refused: Vec::new(),
             kept: Vec::new(),
-            kept_until_us: 0,
-            kept_pause_us: KEPT_PAUSE_MIN_US,
             rounds: HashMap::new(),
             throttles: HashMap::new(),
+            began_us: datum::now_us(),
         })
     }
 
@@ -172,7 +191,7 @@ impl Desk {
     /// Ends a call that was never handed to the wire, as not sent.
     pub fn refuse(&mut self, purpose: Purpose, reason: String) {
         let outcome = Outcome::NotSent { reason };
-        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true, again: false });
+        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true, failed: 0 });
     }
 
     /// The headers with the secrets in them; the error names the secret, never its value.
@@ -205,70 +224,77 @@ impl Desk {
     /// Up to `max` calls that have ended.
     pub fn collect(&mut self, max: usize) -> Vec<Ended> {
         let mut ended = std::mem::take(&mut self.refused);
-        if self.kept_due_us().is_some_and(|due_us| due_us <= datum::now_us()) {
-            ended.append(&mut self.kept);
-        }
+        let now_us = datum::now_us();
+        ended.extend(self.kept.extract_if(.., |(at_us, _)| *at_us <= now_us).map(|(_, ended)| ended));
         let replies = self.wire.as_ref().map(|w| w.take(max)).unwrap_or_default();
         ended.extend(replies.into_iter().filter_map(|reply| self.ended(reply)));
         ended
     }
 
-    /// Keeps what could not be settled (nothing, if all was): an answer is never thrown away.
-    pub fn keep(&mut self, unsettled: Vec<Ended>) {
-        self.kept.extend(unsettled.into_iter().map(|ended| Ended { again: true, ..ended }));
-        if self.kept.is_empty() {
-            self.kept_pause_us = KEPT_PAUSE_MIN_US;
-            return;
-        }
-        self.kept_until_us = datum::now_us().saturating_add(self.kept_pause_us);
-        self.kept_pause_us = (self.kept_pause_us * 2).min(KEPT_PAUSE_MAX_US);
+    /// Keeps an answer that could not be settled (somebody holds the command's row, say): it is the only one there will be.
+    pub fn keep(&mut self, mut ended: Ended) {
+        let (first_us, longest_us) = KEPT_FOR_US;
+        let wait_us = (first_us << ended.failed.min(16)).min(longest_us);
+        ended.failed += 1;
+        self.kept.push((datum::now_us().saturating_add(wait_us), ended));
     }
 
-    /// When what is kept is tried again.
-    pub fn kept_due_us(&self) -> Option<i64> {
-        (!self.kept.is_empty()).then_some(self.kept_until_us)
+    /// When an answer that was kept is to be tried again.
+    pub fn kept_until_us(&self) -> Option<i64> {
+        self.kept.iter().map(|(at_us, _)| *at_us).min()
     }
 
     fn ended(&mut self, reply: Reply) -> Option<Ended> {
         let purpose = self.out.remove(&reply.id)?;
-        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false, again: false })
+        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false, failed: 0 })
     }
 
     /// How many of `wanted` sends the destination's rate and breaker permit.
     pub fn permitted(&mut self, destination: &str, limits: ThrottleLimits, wanted: i64) -> i64 {
+        let (now_us, began_us) = (datum::now_us(), self.began_us);
+        let pace = self.throttles.entry(destination.to_owned()).or_insert_with(|| Pace {
+            limits,
+            throttle: Throttle::new(&limits, began_us),
+            shown: Held::default(),
+        });
+        if pace.limits != limits {
+            pace.limits = limits;
+            pace.throttle.limits_changed();
+        }
+        let permitted = pace.throttle.permitted(&limits, wanted, now_us);
+        pace.show(destination, now_us);
+        permitted
+    }
+
+    /// So many sends were started; each brings the answer back when it ends.
+    pub fn sent(&mut self, destination: &str, count: usize) -> u64 {
+        let Some(pace) = self.throttles.get_mut(destination) else { return 0 };
         let now_us = datum::now_us();
-        let (known, throttle) =
-            self.throttles.entry(destination.to_owned()).or_insert_with(|| (limits, Throttle::new(&limits, now_us)));
-        if *known != limits {
-            (*known, *throttle) = (limits, Throttle::new(&limits, now_us));
-        }
-        throttle.permitted(&limits, wanted, now_us)
+        let mark = pace.throttle.sent(&pace.limits, i64::try_from(count).unwrap_or(i64::MAX), now_us);
+        pace.show(destination, now_us);
+        mark
     }
 
-    /// So many sends were started.
-    pub fn sent(&mut self, destination: &str, count: usize) {
-        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
-            throttle.sent(limits, i64::try_from(count).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// A send ended; a failure here says something about the destination, not about the one request.
-    pub fn sent_ended(&mut self, destination: &str, failure: bool) {
-        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
-            throttle.ended(limits, failure, datum::now_us());
+    /// A send ended.
+    pub fn sent_ended(&mut self, attempt: &Attempt, end: SendEnd) {
+        if let Some(pace) = self.throttles.get_mut(&attempt.destination) {
+            let now_us = datum::now_us();
+            pace.throttle.ended(&pace.limits, attempt.throttle_mark, end, now_us);
+            pace.show(&attempt.destination, now_us);
         }
     }
 
     /// When the destination may be sent to again, if its rate or breaker holds it back.
     pub fn again_at_us(&self, destination: &str) -> Option<i64> {
-        let (limits, throttle) = self.throttles.get(destination)?;
-        throttle.again_at_us(limits, datum::now_us())
+        let pace = self.throttles.get(destination)?;
+        pace.throttle.again_at_us(&pace.limits, datum::now_us())
     }
 
     /// Stops the wire within the grace; hands back what it still answered.
     pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
+        throttles::forget();
         let mut ended = std::mem::take(&mut self.refused);
-        ended.append(&mut self.kept);
+        ended.extend(self.kept.drain(..).map(|(_, ended)| ended));
         if let Some(wire) = self.wire.take() {
             let report = wire.shutdown(grace);
             ended.extend(report.replies.into_iter().filter_map(|reply| self.ended(reply)));

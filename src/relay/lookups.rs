@@ -14,6 +14,7 @@ use crate::pg::datum;
 use crate::pg::jsonb;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, INT, JSONB, Mode, Row, Statement, TEXT, TIME, UUID};
+use crate::pg::transaction::nested;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::key;
@@ -78,7 +79,11 @@ pub fn start(desk: &mut Desk, limit: usize) -> Result<bool, LedgerError> {
             rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1), r.int(2).unwrap_or(0))).collect();
         let mut rounds = Vec::new();
         for (tenant, key, seq) in &due {
-            let (lookup, next_us) = match rendered(connection, tenant, key)? {
+            let rendered = nested(|| rendered(connection, tenant, key)).unwrap_or_else(|error| {
+                log(Level::Warning, &format!("command_ledger relay: a case cannot be looked up by itself: {error}"));
+                None
+            });
+            let (lookup, next_us) = match rendered {
                 Some(lookup) => {
                     let wait_ms = lookup.request.timeout_ms.saturating_mul(2);
                     (Some(lookup), Some(plus_ms(now_us, wait_ms).saturating_add(ROUND_SLACK_US)))

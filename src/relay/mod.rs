@@ -11,6 +11,7 @@
 //! | `signals` | stop, cancel and reload requests |
 //! | `shared` | what all processes see: a slot per database |
 //! | `wake` | telling a relay at COMMIT that there is work |
+//! | `throttles` | showing what a destination's rate and breaker keep back |
 //! | `hooks` | making a relay leave a database that is dropped, renamed, copied or moved |
 //! | `counters`, `health`, `control` | the SQL side |
 //!
@@ -31,6 +32,7 @@ pub mod lookups;
 pub mod sends;
 pub mod shared;
 pub mod signals;
+pub mod throttles;
 pub mod transaction;
 pub mod wake;
 pub mod worker;

@@ -3,10 +3,11 @@
 
 use super::answers;
 use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
-use super::{signals, transaction};
+use super::signals;
+use super::transaction::{self, Limits};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
-use crate::ledger::dispatch::{self, Claim};
+use crate::ledger::dispatch::{self, Claim, Claims};
 use crate::ledger::{catalog, command, settle};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
@@ -17,16 +18,20 @@ use command_ledger_domain::config::pace;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 /// Who the journal says acted.
 const RELAY: &str = "command_ledger relay";
+/// An answer waits for a row that a person's session holds, not the relay for the person.
+const SETTLING: Limits = Limits { lock_ms: 250, ..Limits::DEFAULT };
+const SETTLING_NAME: &CStr = c"command_ledger: settling answers";
+const CLAIMING_NAME: &CStr = c"command_ledger: claiming what is due";
+/// How long a destination is left alone whose due commands cannot even be claimed.
+const FAILED_FOR_US: i64 = 10_000_000;
 
 static CONFIG: Statement =
     Statement::new(Mode::Fresh, &[TEXT], "SELECT d.config FROM command_ledger.destination d WHERE d.name = $1");
-
-/// For what is tried again anyway.
-const IMPATIENT: transaction::Limits = transaction::Limits { lock_ms: 200, ..transaction::Limits::DEFAULT };
 
 /// What came of an attempt to send.
 pub struct Sent {
@@ -46,44 +51,42 @@ pub fn batch() -> Batch {
     Batch::new(datum::now_us(), actor())
 }
 
-/// Sends what is due at one destination, as far as its limits permit.
+/// Sends what is due at one destination, as far as its limits permit. A destination at which that fails is left alone for
+/// a while and keeps no other waiting.
 pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) -> Result<Sent, LedgerError> {
+    match try_send_due(desk, fence, destination, limit) {
+        Err(error) if !signals::stop_asked() => {
+            log(
+                Level::Warning,
+                &format!("command_ledger relay: destination {destination:?} cannot be served: {error}"),
+            );
+            Ok(Sent { any: false, again_at_us: Some(datum::now_us().saturating_add(FAILED_FOR_US)) })
+        }
+        sent => sent,
+    }
+}
+
+fn try_send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) -> Result<Sent, LedgerError> {
     let room = desk.room().min(limit);
     if room == 0 {
         return Ok(Sent { any: false, again_at_us: None });
     }
-    let (epoch, started) = (desk.epoch(), Instant::now());
-    let (claimed, any, now_us) = transaction::run(|connection| {
-        let Some(config) = CONFIG.first(connection, &[Arg::Text(destination)])?.and_then(|r| r.json(0).transpose())
-        else {
-            return Ok((Vec::new(), false, 0));
-        };
-        let (limits, breaker) = pace(&config?)?;
-        let wanted = i64::try_from(room).unwrap_or(i64::MAX);
-        let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
-        if permitted == 0 {
-            return Ok((Vec::new(), false, 0));
+    let started = Instant::now();
+    let together = transaction::run_within(Limits::DEFAULT, CLAIMING_NAME, |connection| {
+        claim(connection, desk, fence, destination, room, true)
+    });
+    let (claims, now_us) = match together {
+        Err(error) if !signals::stop_asked() => {
+            log(Level::Warning, &format!("command_ledger relay: a batch is claimed one by one: {error}"));
+            transaction::run_within(Limits::DEFAULT, CLAIMING_NAME, |connection| {
+                claim(connection, desk, fence, destination, room, false)
+            })?
         }
-        let mut batch = batch();
-        let now_us = batch.now_us();
-        let claim = Claim {
-            destination,
-            max: i32::try_from(permitted).unwrap_or(i32::MAX),
-            lease_ms: None,
-            worker: None,
-            epoch: Some(epoch),
-            tenants: None,
-            command_types: None,
-        };
-        let claimed = dispatch::claim(connection, &mut batch, fence, &claim)?;
-        let any = !batch.is_empty();
-        batch.flush(connection)?;
-        force_durable_commit();
-        failpoint::hit("relay_before_claim_commit");
-        Ok((claimed, any, now_us))
-    })?;
+        together => together?,
+    };
+    let Claims { claimed, any, .. } = claims;
     failpoint::hit("relay_after_claim");
-    desk.sent(destination, claimed.len());
+    let throttle_mark = desk.sent(destination, claimed.len());
     for one in claimed {
         let Some(request) = one.request else { continue };
         // The monotonic clock decides at the socket; it started before the wall clock was read.
@@ -94,6 +97,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
             token: one.lease.token,
             attempt: one.command.live.attempt,
             destination: destination.to_owned(),
+            throttle_mark,
         };
         // A stop request may have cut the wait for a standby short: then the checkpoint is not where it must be.
         if signals::stop_asked() {
@@ -106,14 +110,53 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
     Ok(Sent { any, again_at_us: desk.again_at_us(destination) })
 }
 
+/// Claims, up to the commit; `together` or each by itself.
+fn claim(
+    connection: &Connection,
+    desk: &mut Desk,
+    fence: Fence,
+    destination: &str,
+    room: usize,
+    together: bool,
+) -> Result<(Claims, i64), LedgerError> {
+    const NONE: Claims = Claims { claimed: Vec::new(), any: false, others: false };
+    let Some(config) = CONFIG.first(connection, &[Arg::Text(destination)])?.and_then(|r| r.json(0).transpose()) else {
+        return Ok((NONE, 0));
+    };
+    let (limits, breaker) = pace(&config?)?;
+    let wanted = i64::try_from(room).unwrap_or(i64::MAX);
+    let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
+    if permitted == 0 {
+        return Ok((NONE, 0));
+    }
+    let request = Claim {
+        destination,
+        max: i32::try_from(permitted).unwrap_or(i32::MAX),
+        lease_ms: None,
+        worker: None,
+        epoch: Some(desk.epoch()),
+        tenants: None,
+        command_types: None,
+    };
+    let now_us = datum::now_us();
+    let claims = if together {
+        dispatch::claim_together(connection, batch(), fence, &request)?
+    } else {
+        dispatch::claim_each(connection, batch, fence, &request)?
+    };
+    force_durable_commit();
+    failpoint::hit("relay_before_claim_commit");
+    Ok((claims, now_us))
+}
+
 /// Settles answers; says which destinations have room again. Answers to lookups go to their rounds.
 pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> {
     let mut attempts: Vec<(Attempt, Ended)> = Vec::new();
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                if !ended.again {
-                    desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
+                if ended.failed == 0 {
+                    desk.sent_ended(&attempt, answers::send_end(&ended));
                 }
                 attempts.push((attempt, ended));
             }
@@ -126,50 +169,51 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     }
     // In the order of the keys, as every batch locks.
     attempts.sort_by(|a, b| (&a.0.tenant, &a.0.key).cmp(&(&b.0.tenant, &b.0.key)));
-    let destinations = attempts.iter().map(|(attempt, _)| attempt.destination.clone()).collect();
-    let (mut unsettled, first): (Vec<_>, Vec<_>) = attempts.into_iter().partition(|(_, ended)| ended.again);
-    if let Err(error) = settle_together(&first) {
-        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
-        unsettled.extend(first);
-    }
-    unsettled.retain(|(attempt, ended)| match settle_alone(attempt, ended) {
-        Ok(()) => false,
-        Err(error) => {
-            let number = attempt.attempt;
-            let what = format!("the answer to attempt {number} of a command could not be settled yet");
-            log(Level::Warning, &format!("command_ledger relay: {what}: {error}"));
-            true
-        }
-    });
-    desk.keep(unsettled.into_iter().map(|(_, ended)| ended).collect());
-    destinations
-}
-
-fn settle_together(attempts: &[(Attempt, Ended)]) -> Result<(), LedgerError> {
+    let (again, attempts): (Vec<_>, Vec<_>) = attempts.into_iter().partition(|(_, ended)| ended.failed > 0);
+    let mut settled: BTreeSet<String> =
+        again.into_iter().filter_map(|(attempt, ended)| settle_alone(desk, attempt, ended)).collect();
     if attempts.is_empty() {
-        return Ok(());
+        return settled;
     }
-    transaction::run(|connection| {
+    let together = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
         let mut batch = batch();
-        for (attempt, ended) in attempts {
+        for (attempt, ended) in &attempts {
             settle_one(connection, &mut batch, attempt, ended)?;
         }
         batch.flush(connection)?;
         force_durable_commit();
         failpoint::hit("relay_before_settle_commit");
         Ok(())
-    })
+    });
+    if let Err(error) = together {
+        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
+        settled.extend(attempts.into_iter().filter_map(|(attempt, ended)| settle_alone(desk, attempt, ended)));
+    } else {
+        settled.extend(attempts.into_iter().map(|(attempt, _)| attempt.destination));
+    }
+    settled
 }
 
-/// Without waiting long for who holds the command: the other answers wait too.
-fn settle_alone(attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {
-    transaction::run_within(IMPATIENT, c"command_ledger: settling one answer", |connection| {
+/// Settles one answer in a transaction of its own; the destination that has room again. What cannot be settled now is
+/// kept, with its lease, and tried again: nobody else will ever know of this answer.
+fn settle_alone(desk: &mut Desk, attempt: Attempt, ended: Ended) -> Option<String> {
+    let alone = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
         let mut batch = batch();
-        settle_one(connection, &mut batch, attempt, ended)?;
+        settle_one(connection, &mut batch, &attempt, &ended)?;
         batch.flush(connection)?;
         force_durable_commit();
         Ok(())
-    })
+    });
+    let Err(error) = alone else { return Some(attempt.destination) };
+    log(
+        Level::Warning,
+        &format!(
+            "command_ledger relay: the answer to attempt {} of a command could not be settled and is kept: {error}",
+            attempt.attempt
+        ),
+    );
+    desk.keep(ended);
+    None
 }
 
 fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {

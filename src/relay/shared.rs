@@ -180,6 +180,8 @@ pub struct Shared {
     pub rescan: AtomicU32,
     pub overflow: [AtomicU64; COUNTERS],
     pub slots: [Slot; SLOTS],
+    /// What the relays know of their destinations' rates and breakers; zeros are free places.
+    pub held: [super::throttles::Place; super::throttles::PLACES],
 }
 
 /// Where the segment is mapped in this process. Set in the postmaster, inherited by every child.

@@ -110,6 +110,8 @@ pub fn install() {
         handle(libc::SIGTERM, on_terminate);
         handle(libc::SIGINT, on_cancel);
         handle(libc::SIGHUP, on_reload);
+        // A reload between the fork and this moment was ignored, and its settings are not what the fork inherited.
+        pg_sys::ConfigReloadPending = 1;
         pg_sys::BackgroundWorkerUnblockSignals();
     }
 }

@@ -1,12 +1,19 @@
 //! How fast a destination may be sent to: a rate limit, and a breaker that rests after failures in a row.
 //!
-//! | breaker | on success | on failure | may send |
-//! |---|---|---|---|
-//! | closed | failures = 0 | failures + 1; at the limit: open until now + cool-down | as the rate permits |
-//! | open | closed | stays open | nothing before the cool-down is over |
-//! | half-open (cool-down over) | closed | open again | one attempt at a time, the probe |
+//! Rate: in no second, wherever it begins, start more than `per_second` sends. What was sent in the last second is
+//! remembered; nothing is saved up. Of the time before the start nothing is known, so the second before it counts as
+//! used up: a restart gives nobody a second helping.
 //!
-//! A failure is an answer that says nothing about this request alone: not sent, no answer, 429, 5xx.
+//! | breaker | a send ends well | fails | says nothing about the destination | may send |
+//! |---|---|---|---|---|
+//! | closed | failures = 0 | failures + 1; at the limit: open until now + cool-down | no change | as the rate permits |
+//! | open | closed | no change | no change | nothing before the cool-down is over |
+//! | half-open (cool-down over) | closed | the probe's: open again; an older send's: no change | the probe's: the next may go | one at a time, the probe |
+//!
+//! A failure is an answer that says nothing about this request alone: not sent, no answer, 429, 5xx. A send that was
+//! kept back by the ledger itself (a missing secret, a stop) says nothing.
+
+use std::collections::VecDeque;
 
 /// The limits of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,24 +24,57 @@ pub struct ThrottleLimits {
     pub breaker: Option<(i64, i64)>,
 }
 
-/// What is remembered of one destination.
+/// How a send ended, as far as the destination as a whole is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendEnd {
+    /// It answered.
+    Well,
+    /// It did not, or is busy, or is broken.
+    Failure,
+    /// The send never got to it, for a reason of our own.
+    Nothing,
+}
+
+/// What keeps sends back at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Failures in a row.
+    pub failures: i64,
+    /// The breaker is not closed: nothing before this moment, and from then on one probe at a time.
+    pub open_until_us: Option<i64>,
+    /// The second's sends are used up until then.
+    pub full_until_us: Option<i64>,
+}
+
+/// What is remembered of one destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throttle {
-    /// Micro-permits: one send costs a million.
-    permits_u: i64,
-    refilled_us: i64,
+    /// Sends of the last second, oldest first: when, and how many.
+    recent: VecDeque<(i64, i64)>,
     failures: i64,
     open_until_us: Option<i64>,
+    /// How often the breaker has opened; a send carries the number that it started under.
+    opened: u64,
     probing: bool,
 }
 
-const ONE_U: i64 = 1_000_000;
+const SECOND_US: i64 = 1_000_000;
+/// Sends that start within this time are remembered together.
+const TOGETHER_US: i64 = 1_000;
 
 impl Throttle {
-    /// A destination that nothing is known of: one second's worth of permits, breaker closed.
-    pub fn new(limits: &ThrottleLimits, now_us: i64) -> Self {
-        let permits_u = limits.per_second.unwrap_or(0).saturating_mul(ONE_U);
-        Self { permits_u, refilled_us: now_us, failures: 0, open_until_us: None, probing: false }
+    /// A destination that nothing is known of, in a relay that began at `began_us`.
+    pub fn new(limits: &ThrottleLimits, began_us: i64) -> Self {
+        let before = limits.per_second.map(|per_second| (began_us, per_second));
+        Self { recent: before.into_iter().collect(), failures: 0, open_until_us: None, opened: 0, probing: false }
+    }
+
+    /// The limits are others now: the breaker starts closed, what was sent stays sent.
+    pub fn limits_changed(&mut self) {
+        self.failures = 0;
+        self.open_until_us = None;
+        self.probing = false;
+        self.opened += 1;
     }
 
     /// How many of `wanted` sends may start now. Nothing is spent yet; see [`Throttle::sent`].
@@ -45,109 +85,91 @@ impl Throttle {
             Some(_) => 1,
             None => wanted,
         };
+        self.forget(now_us);
         let by_rate = match limits.per_second {
             None => wanted,
-            Some(per_second) => {
-                let passed_us = now_us.saturating_sub(self.refilled_us).clamp(0, 1_000_000);
-                let full_u = per_second.saturating_mul(ONE_U);
-                // One second refills `per_second` permits: a microsecond refills `per_second` micro-permits.
-                self.permits_u = self.permits_u.saturating_add(passed_us.saturating_mul(per_second)).min(full_u);
-                self.refilled_us = now_us;
-                self.permits_u / ONE_U
-            }
+            Some(per_second) => per_second.saturating_sub(self.sent_lately()),
         };
         wanted.min(by_breaker).min(by_rate).max(0)
     }
 
-    /// So many sends were started.
-    pub fn sent(&mut self, limits: &ThrottleLimits, count: i64) {
-        if limits.per_second.is_some() {
-            self.permits_u = self.permits_u.saturating_sub(count.saturating_mul(ONE_U));
+    fn forget(&mut self, now_us: i64) {
+        while self.recent.front().is_some_and(|(at_us, _)| *at_us <= now_us.saturating_sub(SECOND_US)) {
+            self.recent.pop_front();
         }
-        if self.open_until_us.is_some() && count > 0 {
-            self.probing = true;
+        // The clock was set back: what was sent "later" was sent just now, at the latest.
+        for (at_us, _) in &mut self.recent {
+            *at_us = (*at_us).min(now_us);
         }
     }
 
-    /// An attempt ended.
-    pub fn ended(&mut self, limits: &ThrottleLimits, failure: bool, now_us: i64) {
-        let Some((failures, cool_down_ms)) = limits.breaker else { return };
-        self.probing = false;
-        if !failure {
-            self.failures = 0;
-            self.open_until_us = None;
-            return;
+    fn sent_lately(&self) -> i64 {
+        self.recent.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// So many sends were started. The answer goes with each of them and comes back in [`Throttle::ended`].
+    pub fn sent(&mut self, limits: &ThrottleLimits, count: i64, now_us: i64) -> u64 {
+        if count > 0 {
+            if limits.per_second.is_some() {
+                match self.recent.back_mut() {
+                    // Under the later moment, so that a send is never forgotten too early.
+                    Some((at_us, sum)) if now_us.saturating_sub(*at_us) < TOGETHER_US => {
+                        (*at_us, *sum) = (now_us, sum.saturating_add(count));
+                    }
+                    _ => self.recent.push_back((now_us, count)),
+                }
+            }
+            self.probing |= self.open_until_us.is_some();
         }
-        self.failures = self.failures.saturating_add(1);
-        if self.failures >= failures || self.open_until_us.is_some() {
-            self.open_until_us = Some(now_us.saturating_add(cool_down_ms.saturating_mul(1_000)));
+        self.opened
+    }
+
+    /// A send ended that had started under `mark`.
+    pub fn ended(&mut self, limits: &ThrottleLimits, mark: u64, end: SendEnd, now_us: i64) {
+        let Some((failures, cool_down_ms)) = limits.breaker else { return };
+        let is_open = self.open_until_us.is_some();
+        let is_probe = is_open && mark == self.opened;
+        if is_probe {
+            self.probing = false;
+        }
+        match end {
+            SendEnd::Nothing => {}
+            SendEnd::Well => {
+                self.failures = 0;
+                self.open_until_us = None;
+                self.probing = false;
+            }
+            SendEnd::Failure => {
+                self.failures = self.failures.saturating_add(1);
+                if is_probe || !is_open && self.failures >= failures {
+                    self.open_until_us = Some(now_us.saturating_add(cool_down_ms.saturating_mul(1_000)));
+                    self.opened += 1;
+                }
+            }
         }
     }
 
     /// When a send may be possible again, if none is now.
     pub fn again_at_us(&self, limits: &ThrottleLimits, now_us: i64) -> Option<i64> {
-        if let Some(until_us) = self.open_until_us
-            && until_us > now_us
-        {
-            return Some(until_us);
-        }
-        let per_second = limits.per_second?;
-        let missing_u = ONE_U.saturating_sub(self.permits_u);
-        (missing_u > 0).then(|| now_us.saturating_add(missing_u / per_second.max(1) + 1))
+        let open = self.open_until_us.filter(|until_us| *until_us > now_us);
+        open.max(self.full_until_us(limits, now_us))
     }
 
-    /// Whether the breaker keeps sends back.
-    pub fn is_open(&self) -> bool {
-        self.open_until_us.is_some()
+    fn full_until_us(&self, limits: &ThrottleLimits, now_us: i64) -> Option<i64> {
+        let is_full = self.sent_lately() >= limits.per_second?;
+        let until_us = self.recent.front()?.0.saturating_add(SECOND_US);
+        (is_full && until_us > now_us).then_some(until_us)
+    }
+
+    /// What keeps sends back now.
+    pub fn held(&self, limits: &ThrottleLimits, now_us: i64) -> Held {
+        Held {
+            failures: self.failures,
+            open_until_us: self.open_until_us,
+            full_until_us: self.full_until_us(limits, now_us),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BREAKER: ThrottleLimits = ThrottleLimits { per_second: None, breaker: Some((2, 1_000)) };
-    const RATE: ThrottleLimits = ThrottleLimits { per_second: Some(10), breaker: None };
-
-    #[test]
-    fn the_breaker_opens_after_failures_in_a_row_and_lets_one_probe_through() {
-        let mut t = Throttle::new(&BREAKER, 0);
-        t.ended(&BREAKER, true, 0);
-        t.ended(&BREAKER, false, 0);
-        t.ended(&BREAKER, true, 0);
-        assert_eq!(t.permitted(&BREAKER, 5, 0), 5, "a success between two failures starts the row anew");
-        t.ended(&BREAKER, true, 0);
-        assert_eq!(t.permitted(&BREAKER, 5, 999_999), 0);
-        assert_eq!(t.again_at_us(&BREAKER, 0), Some(1_000_000));
-        assert_eq!(t.permitted(&BREAKER, 5, 1_000_000), 1);
-        t.sent(&BREAKER, 1);
-        assert_eq!(t.permitted(&BREAKER, 5, 1_000_001), 0, "one probe at a time");
-        t.ended(&BREAKER, true, 1_000_002);
-        assert_eq!(t.permitted(&BREAKER, 5, 1_500_000), 0);
-        assert_eq!(t.permitted(&BREAKER, 5, 2_000_002), 1);
-        t.sent(&BREAKER, 1);
-        t.ended(&BREAKER, false, 2_000_003);
-        assert_eq!(t.permitted(&BREAKER, 5, 2_000_004), 5);
-        assert!(!t.is_open());
-    }
-
-    #[test]
-    fn the_rate_never_lets_more_than_a_second_of_permits_through_at_once() {
-        let mut t = Throttle::new(&RATE, 0);
-        assert_eq!(t.permitted(&RATE, 100, 0), 10);
-        t.sent(&RATE, 10);
-        assert_eq!(t.permitted(&RATE, 100, 0), 0);
-        let again = t.again_at_us(&RATE, 0).unwrap_or(0);
-        assert!((100_000..=100_002).contains(&again), "{again}");
-        assert_eq!(t.permitted(&RATE, 100, again), 1);
-        t.sent(&RATE, 1);
-        assert_eq!(t.permitted(&RATE, 100, 3_600_000_000), 10);
-    }
-
-    #[test]
-    fn a_clock_that_steps_back_gives_no_permits() {
-        let mut t = Throttle::new(&RATE, 1_000_000);
-        t.sent(&RATE, 10);
-        assert_eq!(t.permitted(&RATE, 1, 0), 0);
-    }
-}
+mod tests;
