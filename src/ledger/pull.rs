@@ -180,7 +180,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             command_types: command_types.as_deref(),
         };
         let claimed = dispatch::claim(connection, &mut batch, fence, &request)?;
-        if swept > 0 || batch.len() > claimed.len() {
+        if swept.changed > 0 || batch.len() > claimed.len() {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();
         }

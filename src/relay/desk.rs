@@ -215,11 +215,13 @@ impl Desk {
 
     /// Keeps what could not be settled (nothing, if all was): an answer is never thrown away.
     pub fn keep(&mut self, unsettled: Vec<Ended>) {
-        self.kept.extend(unsettled.into_iter().map(|ended| Ended { again: true, ..ended }));
-        if self.kept.is_empty() {
-            self.kept_pause_us = KEPT_PAUSE_MIN_US;
+        if unsettled.is_empty() {
+            if self.kept.is_empty() {
+                self.kept_pause_us = KEPT_PAUSE_MIN_US;
+            }
             return;
         }
+        self.kept.extend(unsettled.into_iter().map(|ended| Ended { again: true, ..ended }));
         self.kept_until_us = datum::now_us().saturating_add(self.kept_pause_us);
         self.kept_pause_us = (self.kept_pause_us * 2).min(KEPT_PAUSE_MAX_US);
     }
