@@ -100,6 +100,26 @@ fn what_waits_when_the_server_stops_is_sent_once_after_the_next_start() {
 }
 
 #[test]
+fn what_an_earlier_run_left_in_flight_is_judged_although_somebody_holds_it_at_first() {
+    let mut scene = scene();
+    scene.hold("L-1");
+    scene.cluster.stop(Mode::Immediate);
+    scene.cluster.append_setting("command_ledger.relay", "off");
+    scene.start_again();
+    scene.mail.release();
+    let mut holder = scene.cluster.connect("app");
+    holder.exec("BEGIN; SELECT FROM command_ledger.command WHERE idempotency_key = 'L-1' FOR UPDATE");
+    scene.ledger.relay_pid();
+    scene.cluster.set("command_ledger.relay", "on");
+    // Others do not wait for it.
+    scene.assert_goes_on("L-2");
+    assert_eq!(scene.ledger.status("L-1").status, "dispatched");
+    holder.exec("COMMIT");
+    scene.assert_uncertain("L-1");
+    assert_eq!(scene.mail.writes().len(), 2);
+}
+
+#[test]
 fn an_answer_that_comes_within_the_grace_is_kept() {
     let mut scene = scene();
     scene.cluster.set("command_ledger.shutdown_grace", "60s");

@@ -165,7 +165,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             Ok(claims) => claims,
             Err(_) => dispatch::claim_each(connection, || batch_of(caller), fence, &request)?,
         };
-        if swept > 0 || claims.others {
+        if swept.changed > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();
         }

@@ -39,45 +39,41 @@ static OVERDUE: Statement = Statement::new(
      (SELECT r.tenant, r.idempotency_key FROM command_ledger.approval_request r WHERE r.deadline <= $1 LIMIT $2)",
 );
 
-/// What a sweep does about a command that another session holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Held {
-    /// The relay, one command per lock, with a lock timeout.
-    Wait,
-    /// A worker's claim, which keeps what it locked until its commit: two of them must not wait for each other, nor for
-    /// a person's open transaction.
-    Leave,
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// So many commands were changed.
+    pub changed: usize,
+    /// So many were held by other sessions (or were gone meanwhile) and are to be looked at again soon.
+    pub left: usize,
 }
 
-/// Locks each candidate and hands it to `judge`, one subtransaction each. Says how many were changed.
+/// Locks each candidate and hands it to `judge`, one subtransaction each. What another session holds is left: a claim
+/// keeps what it locked until its commit, and two of them must not wait for each other; the relay must not wait for a
+/// person's open transaction.
 fn each(
     connection: &Connection,
     keys: Vec<(String, String)>,
-    held: Held,
     judge: impl Fn(&mut Batch, &mut Command) -> Result<(), LedgerError>,
-) -> usize {
-    let mut changed = 0;
+) -> Swept {
+    let mut swept = Swept::default();
     for (tenant, key) in keys {
         let outcome = nested(|| {
-            let found = match held {
-                Held::Wait => command::lock(connection, &tenant, &key)?,
-                Held::Leave => command::lock_free(connection, &tenant, &key)?,
-            };
-            let Some(mut command) = found else { return Ok(false) };
+            let Some(mut command) = command::lock_free(connection, &tenant, &key)? else { return Ok(None) };
             let actor = Actor { role: CLOCK.to_owned(), stated: None };
             let mut batch = Batch::new(datum::now_us(), actor);
             judge(&mut batch, &mut command)?;
             let any = !batch.is_empty();
             batch.flush(connection)?;
-            Ok(any)
+            Ok(Some(any))
         });
         match outcome {
-            Ok(true) => changed += 1,
-            Ok(false) => {}
+            Ok(Some(any)) => swept.changed += usize::from(any),
+            Ok(None) => swept.left += 1,
             Err(error) => log(Level::Warning, &format!("command_ledger: a sweep left one command as it was: {error}")),
         }
     }
-    changed
+    swept
 }
 
 /// Ends attempts whose lease is over. `epoch` is the running relay's: leases of older runs are judged at once, its own
@@ -87,7 +83,7 @@ pub fn expired_leases(
     destination: Option<&str>,
     epoch: Option<i64>,
     limit: i64,
-) -> Result<usize, LedgerError> {
+) -> Result<Swept, LedgerError> {
     let now_us = datum::now_us();
     let rows = EXPIRED_LEASES.run(
         connection,
@@ -100,7 +96,7 @@ pub fn expired_leases(
         limit,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, if epoch.is_none() { Held::Leave } else { Held::Wait }, |batch, command| {
+    Ok(each(connection, keys, |batch, command| {
         let Some(lease) = command.lease().cloned() else { return Ok(()) };
         let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
         if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
@@ -119,14 +115,14 @@ pub fn expired_leases(
 }
 
 /// Ends commands whose deadline passed before they were sent, and approvals that lapsed.
-pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError> {
+pub fn overdue(connection: &Connection, limit: i64) -> Result<Swept, LedgerError> {
     let rows = OVERDUE.run(
         connection,
         &[Arg::Time(datum::now_us()), Arg::Int(i32::try_from(limit).unwrap_or(i32::MAX))],
         0,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, Held::Wait, |batch, command| {
+    Ok(each(connection, keys, |batch, command| {
         let now_us = batch.now_us();
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;

@@ -4,10 +4,11 @@
 use super::desk::Desk;
 use super::{Next, functions, lookups, sends, transaction};
 use crate::failpoint;
-use crate::ledger::{adopt, fence, retention, sweep};
+use crate::ledger::sweep::{self, Swept};
+use crate::ledger::{adopt, fence, retention};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
-use crate::pg::spi::{Connection, Mode, Statement};
+use crate::pg::spi::{Arg, BIGINT, Connection, Mode, Statement};
 use crate::settings;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
@@ -27,7 +28,7 @@ const MAINTENANCE_EVERY_US: i64 = 60_000_000;
 /// What is due when, one row per destination and kind of timer: the one read of an idle relay.
 static AGENDA: Statement = Statement::new(
     Mode::Fresh,
-    &[],
+    &[BIGINT],
     "SELECT 'destination', d.name, d.config ->> 'transport', \
             (SELECT o.due_at FROM command_ledger.outbox o \
               WHERE o.destination = d.name AND o.lease_token IS NULL ORDER BY o.due_at LIMIT 1) \
@@ -37,7 +38,7 @@ static AGENDA: Statement = Statement::new(
       WHERE r.closed_at IS NULL AND r.next_lookup_at IS NOT NULL \
      UNION ALL \
      SELECT 'lease', NULL, NULL, pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
-      WHERE o.lease_token IS NOT NULL AND o.relay_epoch IS NULL \
+      WHERE o.lease_token IS NOT NULL AND (o.relay_epoch IS NULL OR o.relay_epoch <> $1) \
      UNION ALL \
      SELECT 'overdue', NULL, NULL, pg_catalog.min(o.deadline) FROM command_ledger.outbox o \
       WHERE o.deadline IS NOT NULL AND o.lease_token IS NULL \
@@ -45,7 +46,10 @@ static AGENDA: Statement = Statement::new(
      SELECT 'overdue', NULL, NULL, pg_catalog.min(o.approved_until) FROM command_ledger.outbox o \
       WHERE o.approved_until IS NOT NULL AND o.lease_token IS NULL \
      UNION ALL \
-     SELECT 'overdue', NULL, NULL, pg_catalog.min(r.deadline) FROM command_ledger.approval_request r",
+     SELECT 'overdue', NULL, NULL, pg_catalog.min(r.deadline) FROM command_ledger.approval_request r \
+     UNION ALL \
+     SELECT 'retention', NULL, NULL, pg_catalog.min(c.retain_until) FROM command_ledger.command c \
+      WHERE c.retain_until IS NOT NULL",
 );
 
 enum Kind {
@@ -53,6 +57,7 @@ enum Kind {
     Lookup,
     Lease,
     Overdue,
+    Retention,
 }
 
 struct Item {
@@ -134,7 +139,9 @@ impl Cycle {
     }
 
     fn act(&mut self, limit: usize) -> Result<(Option<i64>, bool), LedgerError> {
-        let (fence, agenda) = transaction::run(|connection| Ok((fence::state(connection)?, agenda(connection)?)))?;
+        let epoch = self.desk.epoch();
+        let (fence, agenda) =
+            transaction::run(|connection| Ok((fence::state(connection)?, agenda(connection, epoch)?)))?;
         if !self.may_send(fence) {
             return Ok((None, false));
         }
@@ -142,17 +149,16 @@ impl Cycle {
             transaction::run(adopt::restart_lookups)?;
             self.lookups_restarted = true;
         }
+        let mut next_us = i64::MAX;
         if !self.older_leases_judged {
-            let epoch = self.desk.epoch();
-            let judged =
-                transaction::run(|connection| sweep::expired_leases(connection, None, Some(epoch), SWEEP_LIMIT))?;
-            self.older_leases_judged = judged == 0;
-            if judged > 0 {
+            let swept = transaction::run(|c| sweep::expired_leases(c, None, Some(epoch), SWEEP_LIMIT))?;
+            self.older_leases_judged = swept == Swept::default();
+            if swept.changed > 0 {
                 return Ok((None, true));
             }
+            next_us = look_again_us(swept, datum::now_us());
         }
-        let now_us = datum::now_us();
-        let (mut next_us, mut again) = (i64::MAX, false);
+        let (now_us, mut again) = (datum::now_us(), false);
         for item in agenda {
             if item.due_us > now_us {
                 next_us = next_us.min(item.due_us);
@@ -161,10 +167,23 @@ impl Cycle {
             match item.kind {
                 Kind::Lookup => again |= lookups::start(&mut self.desk, limit)?,
                 Kind::Lease => {
-                    let epoch = self.desk.epoch();
-                    again |= transaction::run(|c| sweep::expired_leases(c, None, Some(epoch), SWEEP_LIMIT))? > 0;
+                    let swept = transaction::run(|c| sweep::expired_leases(c, None, Some(epoch), SWEEP_LIMIT))?;
+                    again |= swept.changed > 0;
+                    next_us = next_us.min(look_again_us(swept, now_us));
                 }
-                Kind::Overdue => again |= transaction::run(|c| sweep::overdue(c, SWEEP_LIMIT))? > 0,
+                Kind::Overdue => {
+                    let swept = transaction::run(|c| sweep::overdue(c, SWEEP_LIMIT))?;
+                    again |= swept.changed > 0;
+                    next_us = next_us.min(look_again_us(swept, now_us));
+                }
+                Kind::Retention => {
+                    let due_us = self.maintained_us.saturating_add(MAINTENANCE_EVERY_US);
+                    if due_us > now_us {
+                        next_us = next_us.min(due_us);
+                    } else {
+                        again |= self.maintain(now_us);
+                    }
+                }
                 Kind::Destination { name, function } => {
                     if let Some(until_us) = self.blocked_until_us.get(&name).filter(|u| **u > now_us) {
                         next_us = next_us.min(*until_us);
@@ -185,7 +204,6 @@ impl Cycle {
                 }
             }
         }
-        again |= self.maintain(now_us);
         Ok(((next_us != i64::MAX).then_some(next_us), again))
     }
 
@@ -201,12 +219,14 @@ impl Cycle {
     }
 
     fn maintain(&mut self, now_us: i64) -> bool {
-        if now_us.saturating_sub(self.maintained_us) < MAINTENANCE_EVERY_US {
-            return false;
-        }
-        self.maintained_us = now_us;
+        let since_us = std::mem::replace(&mut self.maintained_us, now_us);
         match transaction::run(|_| retention::apply(&sends::actor(), MAINTENANCE_LIMIT)) {
-            Ok(done) => done >= MAINTENANCE_LIMIT,
+            Ok(done) if done >= MAINTENANCE_LIMIT => {
+                // There is more of it: no pause.
+                self.maintained_us = since_us;
+                true
+            }
+            Ok(_) => false,
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger relay: maintenance: {error}"));
                 false
@@ -228,8 +248,13 @@ impl Cycle {
     }
 }
 
-fn agenda(connection: &Connection) -> Result<Vec<Item>, LedgerError> {
-    let rows = AGENDA.run(connection, &[], 0)?;
+/// When to look again at what others held.
+fn look_again_us(swept: Swept, now_us: i64) -> i64 {
+    if swept.left > 0 { now_us.saturating_add(BLOCKED_FOR_US) } else { i64::MAX }
+}
+
+fn agenda(connection: &Connection, epoch: i64) -> Result<Vec<Item>, LedgerError> {
+    let rows = AGENDA.run(connection, &[Arg::Big(epoch)], 0)?;
     Ok(rows
         .iter()
         .filter_map(|row| {
@@ -240,6 +265,7 @@ fn agenda(connection: &Connection) -> Result<Vec<Item>, LedgerError> {
                 },
                 "lookup" => Kind::Lookup,
                 "lease" => Kind::Lease,
+                "retention" => Kind::Retention,
                 _ => Kind::Overdue,
             };
             Some(Item { kind, due_us: row.time(3)? })

@@ -114,6 +114,8 @@ impl Server {
     }
 
     pub(super) fn kill9_postmaster(mut self) {
+        // A stopped postmaster starts no new children between the look at them and its end.
+        self.signal(Signal::SIGSTOP);
         let children = Process::children_of(self.pid());
         self.reap_killed();
         for child in children {
