@@ -3,8 +3,9 @@
 
 use super::desk::Ended;
 use crate::ledger::catalog::Operation;
+use crate::ledger::command::Command;
 use crate::ledger::predicate::{first, lax, scalar_text};
-use crate::ledger::settle::Ending;
+use crate::ledger::settle::{Ending, transport_detail};
 use crate::pg::jsonb;
 use crate::pg::spi::Connection;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
@@ -12,12 +13,9 @@ use command_ledger_domain::config::{self, SuccessSpec};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
-use command_ledger_domain::retry::parse_retry_after;
-use command_ledger_wire::{Answer, Outcome};
+use command_ledger_domain::retry::{own_setup_wait_ms, parse_retry_after};
+use command_ledger_wire::{Answer, Cause, Outcome};
 use pgrx::pg_sys::Datum;
-
-/// After a fault of the ledger's own setup the next attempt waits this long.
-const OWN_FAULT_WAIT_MS: i64 = 30_000;
 
 /// The answer's body as a document that the server can hold; `None` for anything else (HTML, cut, not UTF-8, NUL).
 pub fn document(answer: &Answer) -> Option<Json<'static>> {
@@ -95,19 +93,56 @@ fn rule(
     Ok(None)
 }
 
+/// Why nothing left, in the words of the core.
+fn not_sent(cause: Cause) -> NotSent {
+    match cause {
+        Cause::Invalid => NotSent::Invalid,
+        Cause::NotAllowed => NotSent::NotAllowed,
+        Cause::NoSecret => NotSent::NoSecret,
+        Cause::Unresolved => NotSent::Unresolved,
+        Cause::Refused => NotSent::Refused,
+        Cause::ConnectTimeout | Cause::Timeout => NotSent::ConnectTimeout,
+        Cause::Tls => NotSent::Tls,
+        Cause::Proxy => NotSent::Proxy,
+        Cause::Lost | Cause::Unreadable => NotSent::ConnectionLost,
+        Cause::Late | Cause::Stopped | Cause::Defect => NotSent::Withheld,
+    }
+}
+
+/// Why no answer came, in the words of the core.
+fn no_answer(cause: Cause) -> NoAnswer {
+    match cause {
+        Cause::Timeout | Cause::ConnectTimeout => NoAnswer::Timeout,
+        Cause::Unreadable => NoAnswer::Unreadable,
+        Cause::Stopped => NoAnswer::Stopped,
+        _ => NoAnswer::Reset,
+    }
+}
+
 /// What the end of an attempt is made of.
-pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> Result<Ending, LedgerError> {
+pub fn ending(
+    connection: &Connection,
+    operation: &Operation,
+    command: &Command,
+    ended: &Ended,
+) -> Result<Ending, LedgerError> {
     let mut ending = match &ended.outcome {
-        Outcome::NotSent { reason } => {
-            let mut ending = Ending::of(Wire::NotSent { reason: NotSent::Withheld });
+        Outcome::NotSent { cause, reason } => {
+            let why = not_sent(*cause);
+            let mut ending = Ending::of(Wire::NotSent { reason: why });
             ending.message = Some(format!("not sent: {reason}"));
-            ending.own_fault = ended.own_fault;
-            ending.retry_after_ms = ended.own_fault.then_some(OWN_FAULT_WAIT_MS);
+            ending.detail = Some(transport_detail(why.as_str()));
+            ending.own_fault = why.is_own_setup();
+            // A relay that stops does not make what it gives back wait.
+            ending.retry_after_ms = (ending.own_fault && *cause != Cause::Stopped)
+                .then(|| own_setup_wait_ms(command.live.attempt.saturating_sub(command.live.counted)));
             ending
         }
-        Outcome::NoAnswer { reason } => {
-            let mut ending = Ending::of(Wire::NoAnswer { reason: NoAnswer::Reset });
+        Outcome::NoAnswer { cause, reason } => {
+            let why = no_answer(*cause);
+            let mut ending = Ending::of(Wire::NoAnswer { reason: why });
             ending.message = Some(format!("no answer: {reason}"));
+            ending.detail = Some(transport_detail(why.as_str()));
             ending
         }
         Outcome::Answered(answer) => {
@@ -132,7 +167,10 @@ pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> 
 /// Whether the end says something about the destination as a whole (for the breaker).
 pub fn is_destination_failure(ended: &Ended) -> bool {
     match &ended.outcome {
-        Outcome::NotSent { .. } => !ended.own_fault,
+        Outcome::NotSent { cause, .. } => {
+            let why = not_sent(*cause);
+            !why.is_own_setup() && why != NotSent::Invalid
+        }
         Outcome::NoAnswer { .. } => true,
         Outcome::Answered(answer) => answer.status == 429 || answer.status >= 500,
     }

@@ -250,7 +250,7 @@ fn summary(open: &OpenRound, answer: &LookupAnswer, now_us: i64) -> Json<'static
         }
     };
     members.push(("answer".into(), Json::String(word.into())));
-    if let Some(Outcome::NotSent { reason } | Outcome::NoAnswer { reason }) = &open.answer {
+    if let Some(Outcome::NotSent { reason, .. } | Outcome::NoAnswer { reason, .. }) = &open.answer {
         members.push(("transport".into(), Json::String(reason.clone().into())));
     }
     Json::Object(members)
