@@ -31,7 +31,7 @@ pub mod session;
 pub mod prelude {
     pub use crate::cluster::{Cluster, Dump, DumpFormat, Mode, Replication};
     pub use crate::destination::behaviour::*;
-    pub use crate::destination::{Destination, Profile, Search};
+    pub use crate::destination::{Authority, Deaf, Destination, Profile, Search};
     pub use crate::ledger::{Ledger, Receipt};
     pub use crate::session::{Lit, Session, SqlError};
     pub use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use super::desk::Ended;
 use crate::ledger::catalog::Operation;
 use crate::ledger::command::Command;
-use crate::ledger::predicate::{first, lax, scalar_text};
+use crate::ledger::predicate::{first, lax, record_id_text};
 use crate::ledger::settle::{Ending, transport_detail};
 use crate::pg::jsonb;
 use crate::pg::spi::Connection;
@@ -34,13 +34,17 @@ fn number(n: u64) -> Json<'static> {
     Json::Number(n.to_string().into())
 }
 
-/// What the journal keeps of an answer: facts and a digest, no payload.
-fn facts(answer: &Answer) -> Json<'static> {
+/// What the journal keeps of an answer: facts and a digest, no payload; of an answer that proves nothing, the record id
+/// that it names, for the person who looks for it.
+fn facts(answer: &Answer, unproven_id: Option<&str>) -> Json<'static> {
     let mut members = vec![
         ("http_status".into(), number(u64::from(answer.status))),
         ("body_sha256".into(), Json::String(hex(&answer.body_sha256).into())),
         ("body_bytes".into(), number(answer.body_bytes)),
     ];
+    if let Some(id) = unproven_id {
+        members.push(("record_id".into(), Json::String(id.to_owned().into())));
+    }
     if answer.truncated {
         members.push(("truncated".into(), Json::Bool(true)));
     }
@@ -58,7 +62,7 @@ fn success(
     body: Option<Datum>,
 ) -> Result<(bool, Option<String>), LedgerError> {
     let record_id = match (&rule.record_id, body) {
-        (Some(path), Some(body)) => first(connection, body, path)?.as_ref().and_then(scalar_text),
+        (Some(path), Some(body)) => first(connection, body, path)?.as_ref().and_then(record_id_text),
         _ => None,
     };
     if !rule.statuses.contains(&status) || rule.record_id.is_some() && record_id.is_none() {
@@ -152,9 +156,15 @@ pub fn ending(
             let (met, record_id) = success(connection, &operation.effective.success, answer.status, stored)?;
             ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, stored)?;
             ending.success_rule_met = met;
-            ending.record_id = record_id;
             ending.retry_after_ms = header(answer, "retry-after").and_then(|v| parse_retry_after(v, ended.ended_us));
-            ending.detail = Some(facts(answer));
+            // Only what proves the effect names its record.
+            let proven = match ending.matched_rule {
+                Some(rule) => rule == RuleOutcome::Confirmed,
+                None => met,
+            };
+            let (proof, claim) = if proven { (record_id, None) } else { (None, record_id) };
+            ending.record_id = proof;
+            ending.detail = Some(facts(answer, claim.as_deref()));
             ending.message = (!met).then(|| format!("HTTP {}", answer.status));
             ending.result = body;
             ending

@@ -8,7 +8,7 @@ use crate::failpoint;
 use crate::ledger::batch::Change;
 use crate::ledger::catalog::{self, Operation};
 use crate::ledger::command::{self, Command};
-use crate::ledger::predicate::{all, first, lax, list_present, scalar_text};
+use crate::ledger::predicate::{MAX_RECORDS, all, first, lax, list_present, record_id_text, scalar_text};
 use crate::ledger::{approve, settle};
 use crate::pg::datum;
 use crate::pg::jsonb;
@@ -193,14 +193,16 @@ fn read_records(
     let mut found = Vec::new();
     for (stored, record) in all(connection, body, &spec.records)? {
         let match_value = first(connection, stored, &spec.match_field)?.as_ref().and_then(scalar_text);
-        let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(scalar_text);
+        let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(record_id_text);
         let meets_when = match &spec.when {
             Some(path) => lax(connection, stored, path)?,
             None => true,
         };
         found.push(Found { record, match_value, record_id, meets_when });
     }
-    Ok((present, found))
+    // A list that is longer than what is looked at is as good as cut off.
+    let whole = i64::try_from(found.len()).is_ok_and(|n| n < MAX_RECORDS);
+    Ok((present && whole, found))
 }
 
 /// Whether the sentinel's answer holds the record that must be there.
