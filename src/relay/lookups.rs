@@ -191,7 +191,15 @@ fn read_records(
     let body = jsonb::to_datum(body);
     let present = list_present(connection, body, &spec.records)?;
     let mut found = Vec::new();
+    let mut records = Vec::new();
     for (stored, record) in all(connection, body, &spec.records)? {
+        // A path that names the list itself means what is in it: a predicate over an array would look at any element.
+        match record {
+            Json::Array(_) => records.extend(all(connection, stored, "$[*]")?),
+            _ => records.push((stored, record)),
+        }
+    }
+    for (stored, record) in records {
         let match_value = first(connection, stored, &spec.match_field)?.as_ref().and_then(scalar_text);
         let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(record_id_text);
         let meets_when = match &spec.when {
