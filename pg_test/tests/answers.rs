@@ -4,7 +4,17 @@
 use pg_test::destination::TlsFront;
 use pg_test::prelude::*;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let cluster = Cluster::builder().preload(true).fsync_off().start();
+    cluster.ledger("app");
+    cluster
+});
+
+fn ledger() -> Ledger {
+    Ledger::over(CLUSTER.connect("app"))
+}
 
 /// The columns. `Key` deduplicates on a header and cannot be asked, `Reference` enforces a unique reference and can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +109,7 @@ fn fault(kind: Kind, behaviour: Behaviour) -> Behaviour {
 
 /// Four destinations in one ledger, and what each does with the next writes of a key.
 struct Scene {
-    _cluster: Cluster,
+    name: &'static str,
     ledger: Ledger,
     erps: HashMap<&'static str, Destination>,
     scripts: HashMap<&'static str, HashMap<String, VecDeque<Behaviour>>>,
@@ -107,24 +117,21 @@ struct Scene {
 }
 
 impl Scene {
-    fn start() -> Scene {
-        let cluster = Cluster::builder().preload(true).fsync_off().start();
-        let mut ledger = cluster.ledger("app");
+    fn start(name: &'static str) -> Scene {
+        let mut ledger = ledger();
         let mut erps = HashMap::new();
         for kind in KINDS {
-            let erp = Destination::start(kind.profile());
-            ledger.define_destination(kind.name(), kind.config(&erp));
-            ledger.define_type(
-                kind.name(),
-                json!({"destination": kind.name(), "retry": {"base": "10ms", "cap": "20ms"}}),
-            );
+            let (erp, type_name) = (Destination::start(kind.profile()), format!("{name}_{}", kind.name()));
+            ledger.define_destination(&type_name, kind.config(&erp));
+            let retry = json!({"base": "10ms", "cap": "20ms"});
+            ledger.define_type(&type_name, json!({"destination": type_name, "retry": retry}));
             erps.insert(kind.name(), erp);
         }
-        Scene { _cluster: cluster, ledger, erps, scripts: HashMap::new(), cells: Vec::new() }
+        Scene { name, ledger, erps, scripts: HashMap::new(), cells: Vec::new() }
     }
 
     fn cell(&mut self, kind: Kind, row: &str, script: Vec<Behaviour>, (path, word): Way) {
-        let key = format!("{row} {}", kind.name());
+        let key = format!("{} {row} {}", self.name, kind.name());
         self.scripts.entry(kind.name()).or_default().insert(key.clone(), script.into());
         self.cells.push(Cell { key, kind, path, word });
     }
@@ -140,12 +147,15 @@ impl Scene {
             });
         }
         for cell in &self.cells {
-            self.ledger.register(cell.kind.name(), &cell.key, json!({}));
+            self.ledger.register(&format!("{}_{}", self.name, cell.kind.name()), &cell.key, json!({}));
         }
+        let ours = format!("command_type like '{}%'", self.name);
         self.ledger.wait_until(
-            "select not exists (select from command_ledger.dispatch_queue) and not exists \
-             (select from command_ledger.reconciliation_queue where next_lookup_at is not null)",
-            60,
+            &format!(
+                "select not exists (select from command_ledger.dispatch_queue where {ours}) and not exists \
+                 (select from command_ledger.reconciliation_queue where {ours} and next_lookup_at is not null)"
+            ),
+            120,
         );
         let mut wrong = Vec::new();
         for cell in std::mem::take(&mut self.cells) {
@@ -236,7 +246,7 @@ fn expected(cell: &Cell) -> Found {
 
 #[test]
 fn every_first_answer_means_what_the_table_says_for_every_kind_of_destination() {
-    let mut scene = Scene::start();
+    let mut scene = Scene::start("first");
     for kind in KINDS {
         // 2xx that meets the rule; 429 and 425.
         scene.cell(kind, "200", vec![answer(200, json!({"id": "R-given"}))], CONFIRMED);
@@ -278,7 +288,7 @@ fn every_first_answer_means_what_the_table_says_for_every_kind_of_destination() 
 
 #[test]
 fn every_answer_that_may_hide_an_effect_is_repeated_looked_up_or_left_to_a_person() {
-    let mut scene = Scene::start();
+    let mut scene = Scene::start("hidden");
     for kind in KINDS {
         let way = |reason| match kind {
             Kind::Key => SAME_BYTES,
@@ -305,7 +315,7 @@ fn every_answer_that_may_hide_an_effect_is_repeated_looked_up_or_left_to_a_perso
 
 #[test]
 fn a_refused_repeat_is_never_called_a_failure() {
-    let mut scene = Scene::start();
+    let mut scene = Scene::start("repeated");
     for kind in [Kind::Key, Kind::Reference, Kind::LookupOnly] {
         let (looks_up, asks_person) = match kind {
             Kind::Key => ("claim safe_repeat claim uncertain", "claim safe_repeat claim uncertain"),
@@ -341,8 +351,7 @@ fn a_refused_repeat_is_never_called_a_failure() {
 
 #[test]
 fn what_provably_never_left_is_tried_again_by_budget_for_every_kind_of_destination() {
-    let cluster = Cluster::builder().preload(true).fsync_off().start();
-    let mut ledger = cluster.ledger("app");
+    let mut ledger = ledger();
     let erp = Destination::start(Profile::Plain);
     let closed = Destination::start(Profile::Plain);
     closed.refuse_connections();
@@ -385,16 +394,15 @@ fn what_provably_never_left_is_tried_again_by_budget_for_every_kind_of_destinati
 
 #[test]
 fn a_repeat_that_never_left_does_not_clear_what_the_first_may_have_done() {
-    let cluster = Cluster::builder().preload(true).fsync_off().start();
-    let mut ledger = cluster.ledger("app");
+    let mut ledger = ledger();
     let pay = Destination::start(Kind::Key.profile());
     let mut config = Kind::Key.config(&pay);
     config["request"]["timeout"] = json!("10s");
-    ledger.define_destination("key", config);
+    ledger.define_destination("flag", config);
     let retry = json!({"base": "10ms", "cap": "20ms", "max_attempts": 3});
-    ledger.define_type("key", json!({"destination": "key", "retry": retry}));
+    ledger.define_type("flag", json!({"destination": "flag", "retry": retry}));
     pay.next(hang());
-    ledger.register("key", "P-1", json!({}));
+    ledger.register("flag", "P-1", json!({}));
     pay.wait_for_held(1);
     pay.refuse_connections();
     pay.release();
@@ -412,14 +420,13 @@ fn a_repeat_that_never_left_does_not_clear_what_the_first_may_have_done() {
 
 #[test]
 fn after_a_person_found_nothing_a_refusal_is_a_failure_again() {
-    let cluster = Cluster::builder().preload(true).fsync_off().start();
-    let mut ledger = cluster.ledger("app");
+    let mut ledger = ledger();
     let mail = Destination::start(Profile::Plain);
-    ledger.define_destination("neither", Kind::Neither.config(&mail));
-    ledger.define_type("neither", json!({"destination": "neither"}));
+    ledger.define_destination("person", Kind::Neither.config(&mail));
+    ledger.define_type("person", json!({"destination": "person"}));
     for (key, status, error) in [("M-1", 404, "permanent"), ("M-2", 409, "permanent"), ("M-3", 403, "permission")] {
         mail.next(drop_before_commit().then(answer(status, json!({}))));
-        ledger.register("neither", key, json!({}));
+        ledger.register("person", key, json!({}));
         assert!(ledger.wait_status(key, "needs_reconciliation").maybe_sent);
         ledger.call("reconcile", json!({"idempotency_key": key, "finding": "not_found", "expected_attempt": 1}));
         let receipt = ledger.wait_status(key, "failed");
