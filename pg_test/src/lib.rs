@@ -23,6 +23,7 @@ pub mod desk;
 pub mod destination;
 pub mod erp_like;
 pub mod http;
+pub mod kind;
 pub mod ledger;
 pub mod process;
 pub mod session;

@@ -1,7 +1,7 @@
 //! What an answer means: every row of the table, for the kinds of destination that it has as columns, through SQL and
 //! HTTP. One command per cell, all at once; the journal's kinds tell the way that each went.
 
-use pg_test::destination::TlsFront;
+use pg_test::kind::{KINDS, Kind};
 use pg_test::prelude::*;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
@@ -14,63 +14,6 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 fn ledger() -> Ledger {
     Ledger::over(CLUSTER.connect("app"))
-}
-
-/// The columns. `Key` deduplicates on a header and cannot be asked, `Reference` enforces a unique reference and can.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Key,
-    Reference,
-    LookupOnly,
-    Neither,
-}
-
-const KINDS: [Kind; 4] = [Kind::Key, Kind::Reference, Kind::LookupOnly, Kind::Neither];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Key => "key",
-            Kind::Reference => "reference",
-            Kind::LookupOnly => "lookup_only",
-            Kind::Neither => "neither",
-        }
-    }
-
-    fn has_lookup(self) -> bool {
-        matches!(self, Kind::Reference | Kind::LookupOnly)
-    }
-
-    fn profile(self) -> Profile {
-        match self {
-            Kind::Key => Profile::deduplicating("Idempotency-Key"),
-            Kind::Reference => Profile::unique_reference("reference"),
-            Kind::LookupOnly | Kind::Neither => Profile::Plain,
-        }
-    }
-
-    fn config(self, erp: &Destination) -> Value {
-        let mut config = json!({
-            "transport": "http",
-            "request": {"url": erp.url("/records"), "body": {"reference": "{{ destination_key }}"},
-                        "timeout": "700ms", "connect_timeout": "300ms"},
-            "success": {"statuses": [200, 201], "record_id": "$.id", "when": "!exists($.error)"},
-            "limits": {"in_flight": 64, "retries_in_flight": 64},
-        });
-        match self {
-            Kind::Key => config["idempotency"] = json!({"mode": "key", "window": "24h"}),
-            Kind::Reference => config["idempotency"] = json!({"mode": "reference", "window": "24h"}),
-            Kind::LookupOnly | Kind::Neither => {}
-        }
-        if self.has_lookup() {
-            config["lookup"] = json!({
-                "url": format!("{}?reference={{{{ destination_key }}}}", erp.url("/records")),
-                "records": "$[*]", "match": "$.reference", "record_id": "$.id",
-                "settle_delay": "200ms", "agreeing": 2, "interval": "100ms",
-            });
-        }
-        config
-    }
 }
 
 /// What one command must come to.
@@ -350,87 +293,30 @@ fn a_refused_repeat_is_never_called_a_failure() {
 }
 
 #[test]
-fn what_provably_never_left_is_tried_again_by_budget_for_every_kind_of_destination() {
+fn an_answer_that_comes_after_lease_and_deadline_still_counts_while_its_relay_waits_for_it() {
     let mut ledger = ledger();
-    let erp = Destination::start(Profile::Plain);
-    let closed = Destination::start(Profile::Plain);
-    closed.refuse_connections();
-    let deaf = Deaf::start();
-    let stranger = TlsFront::self_signed(&erp, &["127.0.0.1"]);
-    let urls = [
-        ("refused", closed.url("/records")),
-        ("unresolved", "http://no-such-host.invalid/records".to_owned()),
-        ("tls", stranger.url("127.0.0.1", "/records")),
-        ("connect_timeout", deaf.url("/records")),
-    ];
     for kind in KINDS {
-        ledger.define_destination(kind.name(), kind.config(&erp));
-        for (why, url) in &urls {
-            let command_type = format!("{}_{why}", kind.name());
-            let retry = json!({"base": "10ms", "cap": "20ms", "max_attempts": 2});
-            let policy = json!({"destination": kind.name(), "request": {"url": url}, "retry": retry});
-            ledger.define_type(&command_type, policy);
-            ledger.register(&command_type, &command_type, json!({}));
+        let (name, erp) = (format!("late_{}", kind.name()), Destination::start(kind.profile()));
+        let mut config = kind.config(&erp);
+        config["request"]["timeout"] = json!("60s");
+        ledger.define_destination(&name, config);
+        ledger.define_type(&name, json!({"destination": name, "retry": {"base": "10ms", "cap": "20ms"}}));
+        // The first answer comes late, the second not at all.
+        erp.next(hang_after_commit().then(hang()));
+        let (answered, lost) = (format!("{name} answered"), format!("{name} lost"));
+        for (n, key) in [&answered, &lost].into_iter().enumerate() {
+            let deadline: String = ledger.one("select (clock_timestamp() + interval '1500 ms')::text", &[]);
+            ledger.register_with(&name, key, json!({}), json!({"deadline": deadline}));
+            erp.wait_for_held(n + 1);
         }
+        let over = "select bool_and(clock_timestamp() > deadline and clock_timestamp() > lease_expires_at) \
+                    from command_ledger.dispatch_queue where command_type = ";
+        ledger.wait_until(&format!("{over} '{name}'"), 60);
+        erp.release();
+        let receipt = ledger.wait_status(&answered, "confirmed");
+        assert_eq!((receipt.attempt, receipt.maybe_sent), (1, false), "{name}");
+        let receipt = ledger.wait_status(&lost, "needs_reconciliation");
+        assert!(receipt.maybe_sent, "{name}");
+        assert_eq!(erp.writes().len(), 2, "{name}: nothing is sent after the deadline");
     }
-    for kind in KINDS {
-        for (why, _) in &urls {
-            let key = format!("{}_{why}", kind.name());
-            let receipt = ledger.wait_status(&key, "failed");
-            assert_eq!(receipt.error.as_deref(), Some("budget_exhausted"), "{key}: {receipt:?}");
-            assert_eq!((receipt.attempt, receipt.maybe_sent), (2, false), "{key}");
-            let told: Vec<String> = ledger.column(
-                "select kind || ' ' || transport from command_ledger.attempts where idempotency_key = $1 order by attempt",
-                &[&key],
-            );
-            assert_eq!(told, [format!("not_sent {why}"), format!("budget_over {why}")]);
-            let story: String = ledger.one("select command_ledger.explain($1)", &[&key]);
-            assert!(story.contains(&format!("({})", why.replace('_', " "))), "{story}");
-        }
-    }
-    assert_eq!(erp.requests().len(), 0);
-    assert_eq!(erp.effects() + closed.effects(), 0);
-}
-
-#[test]
-fn a_repeat_that_never_left_does_not_clear_what_the_first_may_have_done() {
-    let mut ledger = ledger();
-    let pay = Destination::start(Kind::Key.profile());
-    let mut config = Kind::Key.config(&pay);
-    config["request"]["timeout"] = json!("10s");
-    ledger.define_destination("flag", config);
-    let retry = json!({"base": "10ms", "cap": "20ms", "max_attempts": 3});
-    ledger.define_type("flag", json!({"destination": "flag", "retry": retry}));
-    pay.next(hang());
-    ledger.register("flag", "P-1", json!({}));
-    pay.wait_for_held(1);
-    pay.refuse_connections();
-    pay.release();
-    let open = ledger.wait_status("P-1", "needs_reconciliation");
-    assert!(open.maybe_sent);
-    assert_eq!(open.attempt, 3);
-    let reason: String =
-        ledger.one("select reason::text from command_ledger.reconciliation_queue where idempotency_key = 'P-1'", &[]);
-    assert_eq!(reason, "budget_exhausted");
-    let told: Vec<String> = ledger
-        .column("select transport from command_ledger.attempts where idempotency_key = 'P-1' order by attempt", &[]);
-    assert_eq!(told, ["reset", "refused", "refused"]);
-    assert_eq!(pay.writes().len(), 1);
-}
-
-#[test]
-fn after_a_person_found_nothing_a_refusal_is_a_failure_again() {
-    let mut ledger = ledger();
-    let mail = Destination::start(Profile::Plain);
-    ledger.define_destination("person", Kind::Neither.config(&mail));
-    ledger.define_type("person", json!({"destination": "person"}));
-    for (key, status, error) in [("M-1", 404, "permanent"), ("M-2", 409, "permanent"), ("M-3", 403, "permission")] {
-        mail.next(drop_before_commit().then(answer(status, json!({}))));
-        ledger.register("person", key, json!({}));
-        assert!(ledger.wait_status(key, "needs_reconciliation").maybe_sent);
-        ledger.call("reconcile", json!({"idempotency_key": key, "finding": "not_found", "expected_attempt": 1}));
-        let receipt = ledger.wait_status(key, "failed");
-        assert_eq!((receipt.error.as_deref(), receipt.maybe_sent, receipt.attempt), (Some(error), false, 2), "{key}");
-    }
-    assert_eq!((mail.writes().len(), mail.effects()), (6, 0));
 }
