@@ -80,8 +80,8 @@ impl Scene {
     }
 
     /// Registers all cells, waits until nothing moves any more, and compares.
-    fn play(mut self) {
-        for (name, scripts) in self.scripts.drain() {
+    fn play(&mut self) {
+        for (name, scripts) in std::mem::take(&mut self.scripts) {
             let scripts = Mutex::new(scripts);
             self.erps[name].otherwise_by(move |request, _| {
                 let reference = request.json().unwrap_or_default()["reference"].as_str().unwrap_or_default().to_owned();
@@ -254,6 +254,13 @@ fn every_answer_that_may_hide_an_effect_is_repeated_looked_up_or_left_to_a_perso
         }
     }
     scene.play();
+    for (row, word) in [("reset", "reset"), ("closed", "reset"), ("not http", "unreadable"), ("timeout", "timeout")] {
+        let told: Vec<String> = scene.ledger.column(
+            "select distinct transport from command_ledger.attempts where attempt = 1 and idempotency_key like $1",
+            &[&format!("hidden {row} %")],
+        );
+        assert_eq!(told, [word], "{row}");
+    }
 }
 
 #[test]

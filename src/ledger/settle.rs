@@ -81,6 +81,14 @@ impl Ending {
             own_fault: false,
         }
     }
+
+    /// Whether the answer proves the effect: a rule that matches decides, else the success rule.
+    pub fn proves_success(&self) -> bool {
+        match self.matched_rule {
+            Some(rule) => rule == RuleOutcome::Confirmed,
+            None => self.success_rule_met,
+        }
+    }
 }
 
 /// What the journal keeps of an attempt without an answer: why, in one word.

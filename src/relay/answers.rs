@@ -158,11 +158,7 @@ pub fn ending(
             ending.success_rule_met = met;
             ending.retry_after_ms = header(answer, "retry-after").and_then(|v| parse_retry_after(v, ended.ended_us));
             // Only what proves the effect names its record.
-            let proven = match ending.matched_rule {
-                Some(rule) => rule == RuleOutcome::Confirmed,
-                None => met,
-            };
-            let (proof, claim) = if proven { (record_id, None) } else { (None, record_id) };
+            let (proof, claim) = if ending.proves_success() { (record_id, None) } else { (None, record_id) };
             ending.record_id = proof;
             ending.detail = Some(facts(answer, claim.as_deref()));
             ending.message = (!met).then(|| format!("HTTP {}", answer.status));

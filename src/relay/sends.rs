@@ -165,7 +165,7 @@ fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, end
         settle::settle(connection, batch, &mut command, &operation, ending)?
     } else {
         let Some(past) = settle::past_attempt(connection, &command, &attempt.token)? else { return Ok(()) };
-        let success = ending.success_rule_met;
+        let success = ending.proves_success();
         settle::settle_late(
             connection,
             batch,
