@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-const COMMANDS: usize = 3_000;
+const COMMANDS: usize = 2_000;
 
 fn scene() -> (Cluster, Ledger) {
     let cluster = Cluster::builder().preload(true).fsync_off().start();
