@@ -292,7 +292,8 @@ CREATE VIEW command_ledger.attempts WITH (security_barrier) AS
            CASE WHEN z.seq IS NULL THEN 'in_flight' ELSE z.kind END AS kind, z.to_status,
            CASE WHEN e.attempt OPERATOR(pg_catalog.=) c.attempt THEN c.error END AS error,
            CASE WHEN e.attempt OPERATOR(pg_catalog.=) c.attempt THEN c.error_message END AS error_message,
-           e.detail OPERATOR(pg_catalog.->>) 'request' AS request_digest, z.detail OPERATOR(pg_catalog.-) 'lease' AS answer,
+           e.detail OPERATOR(pg_catalog.->>) 'request' AS request_digest, z.detail OPERATOR(pg_catalog.->>) 'transport' AS transport,
+           z.detail OPERATOR(pg_catalog.-) 'lease' AS answer,
            CASE WHEN z.seq IS NULL THEN c.lease_expires_at END AS lease_expires_at
       FROM command_ledger.command_event e
       JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) e.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) e.idempotency_key
@@ -309,6 +310,8 @@ COMMENT ON COLUMN command_ledger.attempts.kind IS
     'How it ended, as the journal calls it: confirm, not_sent, safe_repeat, refused, uncertain, lease_over, release and so on; in_flight while it runs.';
 COMMENT ON COLUMN command_ledger.attempts.error IS 'The class of error of the last attempt; earlier ones have it in answer and kind.';
 COMMENT ON COLUMN command_ledger.attempts.request_digest IS 'SHA-256 of what was sent; equal for all attempts that may have had an effect.';
+COMMENT ON COLUMN command_ledger.attempts.transport IS
+    'Where no answer came: refused, unresolved, tls, connect_timeout, proxy, connection_lost, invalid, not_allowed, no_secret or withheld (nothing was sent); reset, timeout, unreadable, stopped or lease_over (it may have been).';
 COMMENT ON COLUMN command_ledger.attempts.answer IS 'Facts of the answer (status, digests), never its content.';
 
 CREATE VIEW command_ledger.runs WITH (security_barrier) AS

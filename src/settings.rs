@@ -86,7 +86,7 @@ pub fn define() {
     GucRegistry::define_string_guc(
         c"command_ledger.proxy",
         c"URL of the HTTP proxy for all destinations; empty for none.",
-        c"Proxies are taken from here only, never from the environment. Reloadable.",
+        c"Taken from here only, never from the environment. The server logs changed settings: a password in it is shown there. Reloadable.",
         &PROXY,
         GucContext::Sighup,
         GucFlags::SUPERUSER_ONLY,

@@ -23,6 +23,7 @@ pub mod desk;
 pub mod destination;
 pub mod erp_like;
 pub mod http;
+pub mod kind;
 pub mod ledger;
 pub mod process;
 pub mod session;
@@ -31,7 +32,7 @@ pub mod session;
 pub mod prelude {
     pub use crate::cluster::{Cluster, Dump, DumpFormat, Mode, Replication};
     pub use crate::destination::behaviour::*;
-    pub use crate::destination::{Destination, Profile, Search};
+    pub use crate::destination::{Authority, Deaf, Destination, Profile, Search};
     pub use crate::ledger::{Ledger, Receipt};
     pub use crate::session::{Lit, Session, SqlError};
     pub use serde_json::{Value, json};

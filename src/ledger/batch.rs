@@ -282,6 +282,9 @@ impl Batch {
             }
             let record_id =
                 change.record_id.or(kept.filter(|_| kept_before && command.live.status == Status::Confirmed));
+            // A record id stands in the record only with the confirmation that it is a part of: what an unproven or
+            // contradicted answer named must not stand in the way of what is proven later.
+            let record_id = record_id.filter(|_| command.live.status == Status::Confirmed);
             let (record_id, result) = if transition.transition { (record_id, change.result) } else { (None, None) };
             if command.record_id.is_none() {
                 command.record_id = record_id.clone();

@@ -51,9 +51,13 @@ fn member<'a>(entry: &'a Stored, name: &str) -> Option<&'a str> {
     }
 }
 
-/// What came back, in brackets, where the journal knows it.
+/// What came back, or why nothing did, in brackets, where the journal knows it.
 fn answer(entry: &Stored) -> String {
-    member(entry, "http_status").map_or_else(String::new, |status| format!(" (HTTP {status})"))
+    match (member(entry, "http_status"), member(entry, "transport")) {
+        (Some(status), _) => format!(" (HTTP {status})"),
+        (None, Some(why)) => format!(" ({})", why.replace('_', " ")),
+        (None, None) => String::new(),
+    }
 }
 
 /// One entry in words.

@@ -80,6 +80,16 @@ pub fn scalar_text(value: &Json) -> Option<String> {
     }
 }
 
+/// The text of a record id as a person could give it, too: a scalar of 1 to 1000 bytes without control characters.
+pub fn record_id_text(value: &Json) -> Option<String> {
+    scalar_text(value).filter(|id| is_record_id(id))
+}
+
+/// Whether the text can be the id of a destination's record.
+pub fn is_record_id(id: &str) -> bool {
+    (1..=1_000).contains(&id.len()) && !id.chars().any(char::is_control)
+}
+
 /// Checks that the server can compile a path; CL012 names the field.
 pub fn check(connection: &Connection, field: &str, path: &str) -> Result<(), LedgerError> {
     nested(|| COMPILE.first(connection, &[Arg::Text(&in_mode(path, "strict"))]).map(drop)).map_err(|error| {

@@ -15,6 +15,7 @@ use super::cancel::reason_detail;
 use super::catalog::{self, Operation};
 use super::command::{self, Command};
 use super::lane;
+use super::predicate::is_record_id;
 use super::receipt::{self, Outcome};
 use crate::pg::call::Call;
 use crate::pg::datum;
@@ -153,7 +154,7 @@ fn open(
 const PLACEHOLDER: &str = "…";
 
 fn checked_record_id(id: Option<&str>) -> Result<(), LedgerError> {
-    if id.is_some_and(|id| id.is_empty() || id.len() > 1_000 || id.chars().any(char::is_control)) {
+    if id.is_some_and(|id| !is_record_id(id)) {
         return Err(LedgerError::new(
             Code::InvalidArgument,
             "destination_record_id must have 1 to 1000 bytes and no control characters",

@@ -90,7 +90,8 @@ static WRITE_AT_REST: Statement = Statement::new(
             open_case=n.open_case, updated_at=n.updated, deadline=n.deadline, \
             deadline_relative=n.deadline_relative, retain_until=n.retain_until, \
             destination_record_id=coalesce(c.destination_record_id, n.record_id), \
-            result=coalesce(n.result, c.result) \
+            result=CASE WHEN n.status = 'confirmed' AND c.status <> 'confirmed' THEN n.result \
+                        ELSE coalesce(n.result, c.result) END \
        FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4), \
             pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8), \
             pg_catalog.unnest($9), pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), \

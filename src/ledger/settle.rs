@@ -60,7 +60,7 @@ pub struct Ending {
     pub ended_us: Option<i64>,
     /// What to call an uncertain end, where the worker itself says so.
     pub uncertain_as: Option<CaseReason>,
-    /// Nothing was sent because of the ledger's own setup (a secret, an address): does not count as an attempt.
+    /// Nothing was sent because of the ledger's own setup (a secret, an address): does not count against the budget.
     pub own_fault: bool,
 }
 
@@ -81,6 +81,19 @@ impl Ending {
             own_fault: false,
         }
     }
+
+    /// Whether the answer proves the effect: a rule that matches decides, else the success rule.
+    pub fn proves_success(&self) -> bool {
+        match self.matched_rule {
+            Some(rule) => rule == RuleOutcome::Confirmed,
+            None => self.success_rule_met,
+        }
+    }
+}
+
+/// What the journal keeps of an attempt without an answer: why, in one word.
+pub fn transport_detail(word: &'static str) -> Json<'static> {
+    Json::Object(vec![("transport".into(), Json::String(word.into()))])
 }
 
 /// Plans the first lookup of a case that opens now, where the destination can be asked.

@@ -110,6 +110,7 @@ pub fn expired_leases(
         };
         let mut ending = Ending::of(wire);
         ending.message = Some("the lease ran out without an answer".into());
+        ending.detail = Some(settle::transport_detail(NoAnswer::LeaseOver.as_str()));
         settle::settle(connection, batch, command, &operation, ending).map(drop)
     }))
 }

@@ -3,8 +3,9 @@
 
 use super::desk::Ended;
 use crate::ledger::catalog::Operation;
-use crate::ledger::predicate::{first, lax, scalar_text};
-use crate::ledger::settle::Ending;
+use crate::ledger::command::Command;
+use crate::ledger::predicate::{first, lax, record_id_text};
+use crate::ledger::settle::{Ending, transport_detail};
 use crate::pg::jsonb;
 use crate::pg::spi::Connection;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
@@ -12,13 +13,10 @@ use command_ledger_domain::config::{self, SuccessSpec};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::hash::hex;
 use command_ledger_domain::json::Json;
-use command_ledger_domain::retry::parse_retry_after;
+use command_ledger_domain::retry::{own_setup_wait_ms, parse_retry_after};
 use command_ledger_domain::throttle::SendEnd;
-use command_ledger_wire::{Answer, Outcome};
+use command_ledger_wire::{Answer, Cause, Outcome};
 use pgrx::pg_sys::Datum;
-
-/// After a fault of the ledger's own setup the next attempt waits this long.
-const OWN_FAULT_WAIT_MS: i64 = 30_000;
 
 /// The answer's body as a document that the server can hold; `None` for anything else (HTML, cut, not UTF-8, NUL).
 pub fn document(answer: &Answer) -> Option<Json<'static>> {
@@ -37,13 +35,17 @@ fn number(n: u64) -> Json<'static> {
     Json::Number(n.to_string().into())
 }
 
-/// What the journal keeps of an answer: facts and a digest, no payload.
-fn facts(answer: &Answer) -> Json<'static> {
+/// What the journal keeps of an answer: facts and a digest, no payload; of an answer that proves nothing, the record id
+/// that it names, for the person who looks for it.
+fn facts(answer: &Answer, unproven_id: Option<&str>) -> Json<'static> {
     let mut members = vec![
         ("http_status".into(), number(u64::from(answer.status))),
         ("body_sha256".into(), Json::String(hex(&answer.body_sha256).into())),
         ("body_bytes".into(), number(answer.body_bytes)),
     ];
+    if let Some(id) = unproven_id {
+        members.push(("record_id".into(), Json::String(id.to_owned().into())));
+    }
     if answer.truncated {
         members.push(("truncated".into(), Json::Bool(true)));
     }
@@ -61,7 +63,7 @@ fn success(
     body: Option<Datum>,
 ) -> Result<(bool, Option<String>), LedgerError> {
     let record_id = match (&rule.record_id, body) {
-        (Some(path), Some(body)) => first(connection, body, path)?.as_ref().and_then(scalar_text),
+        (Some(path), Some(body)) => first(connection, body, path)?.as_ref().and_then(record_id_text),
         _ => None,
     };
     if !rule.statuses.contains(&status) || rule.record_id.is_some() && record_id.is_none() {
@@ -96,19 +98,56 @@ fn rule(
     Ok(None)
 }
 
+/// Why nothing left, in the words of the core.
+fn not_sent(cause: Cause) -> NotSent {
+    match cause {
+        Cause::Invalid => NotSent::Invalid,
+        Cause::NotAllowed => NotSent::NotAllowed,
+        Cause::NoSecret => NotSent::NoSecret,
+        Cause::Unresolved => NotSent::Unresolved,
+        Cause::Refused => NotSent::Refused,
+        Cause::ConnectTimeout | Cause::Timeout => NotSent::ConnectTimeout,
+        Cause::Tls => NotSent::Tls,
+        Cause::Proxy => NotSent::Proxy,
+        Cause::Lost | Cause::Unreadable => NotSent::ConnectionLost,
+        Cause::Late | Cause::Stopped | Cause::Defect => NotSent::Withheld,
+    }
+}
+
+/// Why no answer came, in the words of the core.
+fn no_answer(cause: Cause) -> NoAnswer {
+    match cause {
+        Cause::Timeout | Cause::ConnectTimeout => NoAnswer::Timeout,
+        Cause::Unreadable => NoAnswer::Unreadable,
+        Cause::Stopped => NoAnswer::Stopped,
+        _ => NoAnswer::Reset,
+    }
+}
+
 /// What the end of an attempt is made of.
-pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> Result<Ending, LedgerError> {
+pub fn ending(
+    connection: &Connection,
+    operation: &Operation,
+    command: &Command,
+    ended: &Ended,
+) -> Result<Ending, LedgerError> {
     let mut ending = match &ended.outcome {
-        Outcome::NotSent { reason } => {
-            let mut ending = Ending::of(Wire::NotSent { reason: NotSent::Withheld });
+        Outcome::NotSent { cause, reason } => {
+            let why = not_sent(*cause);
+            let mut ending = Ending::of(Wire::NotSent { reason: why });
             ending.message = Some(format!("not sent: {reason}"));
-            ending.own_fault = ended.own_fault;
-            ending.retry_after_ms = ended.own_fault.then_some(OWN_FAULT_WAIT_MS);
+            ending.detail = Some(transport_detail(why.as_str()));
+            ending.own_fault = why.is_own_setup();
+            // A relay that stops does not make what it gives back wait.
+            ending.retry_after_ms = (ending.own_fault && *cause != Cause::Stopped)
+                .then(|| own_setup_wait_ms(command.live.attempt.saturating_sub(command.live.counted)));
             ending
         }
-        Outcome::NoAnswer { reason } => {
-            let mut ending = Ending::of(Wire::NoAnswer { reason: NoAnswer::Reset });
+        Outcome::NoAnswer { cause, reason } => {
+            let why = no_answer(*cause);
+            let mut ending = Ending::of(Wire::NoAnswer { reason: why });
             ending.message = Some(format!("no answer: {reason}"));
+            ending.detail = Some(transport_detail(why.as_str()));
             ending
         }
         Outcome::Answered(answer) => {
@@ -118,9 +157,11 @@ pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> 
             let (met, record_id) = success(connection, &operation.effective.success, answer.status, stored)?;
             ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, stored)?;
             ending.success_rule_met = met;
-            ending.record_id = record_id;
             ending.retry_after_ms = header(answer, "retry-after").and_then(|v| parse_retry_after(v, ended.ended_us));
-            ending.detail = Some(facts(answer));
+            // Only what proves the effect names its record.
+            let (proof, claim) = if ending.proves_success() { (record_id, None) } else { (None, record_id) };
+            ending.record_id = proof;
+            ending.detail = Some(facts(answer, claim.as_deref()));
             ending.message = (!met).then(|| format!("HTTP {}", answer.status));
             ending.result = body;
             ending
@@ -133,8 +174,12 @@ pub fn ending(connection: &Connection, operation: &Operation, ended: &Ended) -> 
 /// What the end says about the destination as a whole (for the breaker).
 pub fn send_end(ended: &Ended) -> SendEnd {
     match &ended.outcome {
-        Outcome::NotSent { .. } if ended.own_fault => SendEnd::Nothing,
-        Outcome::NotSent { .. } | Outcome::NoAnswer { .. } => SendEnd::Failure,
+        Outcome::NotSent { cause, .. } => {
+            let why = not_sent(*cause);
+            let ours = why.is_own_setup() || why == NotSent::Invalid || *cause == Cause::Stopped;
+            if ours { SendEnd::Nothing } else { SendEnd::Failure }
+        }
+        Outcome::NoAnswer { .. } => SendEnd::Failure,
         Outcome::Answered(answer) if answer.status == 429 || answer.status >= 500 => SendEnd::Failure,
         Outcome::Answered(_) => SendEnd::Well,
     }

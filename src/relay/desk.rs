@@ -9,7 +9,7 @@ use command_ledger_domain::config::{Auth, Breaker, Limits, User};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::request::RenderedRequest;
 use command_ledger_domain::throttle::{Held, SendEnd, Throttle, ThrottleLimits};
-use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
+use command_ledger_wire::{Call, Cause, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -53,8 +53,6 @@ pub struct Ended {
     pub purpose: Purpose,
     pub outcome: Outcome,
     pub ended_us: i64,
-    /// Nothing left because of the ledger's own setup (a secret, an address): not the destination's fault.
-    pub own_fault: bool,
     /// How often it could not be settled.
     pub failed: u32,
 }
@@ -166,7 +164,7 @@ impl Desk {
     pub fn send(&mut self, purpose: Purpose, request: RenderedRequest, response_limit: usize, not_after: Instant) {
         let headers = match self.headers(&request) {
             Ok(headers) => headers,
-            Err(reason) => return self.refuse(purpose, reason),
+            Err(reason) => return self.refuse(purpose, Cause::NoSecret, reason),
         };
         let id = self.next_id;
         self.next_id += 1;
@@ -184,14 +182,14 @@ impl Desk {
         if self.wire.as_ref().is_some_and(|wire| wire.send(call).is_ok()) {
             self.out.insert(id, purpose);
         } else {
-            self.refuse(purpose, "the relay has too many calls in hand".to_owned());
+            self.refuse(purpose, Cause::Late, "the relay has too many calls in hand".to_owned());
         }
     }
 
     /// Ends a call that was never handed to the wire, as not sent.
-    pub fn refuse(&mut self, purpose: Purpose, reason: String) {
-        let outcome = Outcome::NotSent { reason };
-        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), own_fault: true, failed: 0 });
+    pub fn refuse(&mut self, purpose: Purpose, cause: Cause, reason: String) {
+        let outcome = Outcome::NotSent { cause, reason };
+        self.refused.push(Ended { purpose, outcome, ended_us: datum::now_us(), failed: 0 });
     }
 
     /// The headers with the secrets in them; the error names the secret, never its value.
@@ -246,7 +244,7 @@ impl Desk {
 
     fn ended(&mut self, reply: Reply) -> Option<Ended> {
         let purpose = self.out.remove(&reply.id)?;
-        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false, failed: 0 })
+        Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), failed: 0 })
     }
 
     /// How many of `wanted` sends the destination's rate and breaker permit.

@@ -8,7 +8,7 @@ use crate::failpoint;
 use crate::ledger::batch::Change;
 use crate::ledger::catalog::{self, Operation};
 use crate::ledger::command::{self, Command};
-use crate::ledger::predicate::{all, first, lax, list_present, scalar_text};
+use crate::ledger::predicate::{MAX_RECORDS, all, first, lax, list_present, record_id_text, scalar_text};
 use crate::ledger::{approve, settle};
 use crate::pg::datum;
 use crate::pg::jsonb;
@@ -196,16 +196,26 @@ fn read_records(
     let body = jsonb::to_datum(body);
     let present = list_present(body, &spec.records)?;
     let mut found = Vec::new();
+    let mut records = Vec::new();
     for (stored, record) in all(connection, body, &spec.records)? {
+        // A path that names the list itself means what is in it: a predicate over an array would look at any element.
+        match record {
+            Json::Array(_) => records.extend(all(connection, stored, "$[*]")?),
+            _ => records.push((stored, record)),
+        }
+    }
+    for (stored, record) in records {
         let match_value = first(connection, stored, &spec.match_field)?.as_ref().and_then(scalar_text);
-        let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(scalar_text);
+        let record_id = first(connection, stored, &spec.record_id)?.as_ref().and_then(record_id_text);
         let meets_when = match &spec.when {
             Some(path) => lax(stored, path)?,
             None => true,
         };
         found.push(Found { record, match_value, record_id, meets_when });
     }
-    Ok((present, found))
+    // A list that is longer than what is looked at is as good as cut off.
+    let whole = i64::try_from(found.len()).is_ok_and(|n| n < MAX_RECORDS);
+    Ok((present && whole, found))
 }
 
 /// Whether the sentinel's answer holds the record that must be there.
@@ -255,7 +265,7 @@ fn summary(open: &OpenRound, answer: &LookupAnswer, now_us: i64) -> Json<'static
         }
     };
     members.push(("answer".into(), Json::String(word.into())));
-    if let Some(Outcome::NotSent { reason } | Outcome::NoAnswer { reason }) = &open.answer {
+    if let Some(Outcome::NotSent { reason, .. } | Outcome::NoAnswer { reason, .. }) = &open.answer {
         members.push(("transport".into(), Json::String(reason.clone().into())));
     }
     Json::Object(members)

@@ -17,6 +17,7 @@ use crate::settings;
 use command_ledger_domain::config::pace;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
+use command_ledger_wire::Cause;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -101,7 +102,7 @@ fn try_send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         };
         // A stop request may have cut the wait for a standby short: then the checkpoint is not where it must be.
         if signals::stop_asked() {
-            desk.refuse(Purpose::Attempt(attempt), "the relay is stopping".to_owned());
+            desk.refuse(Purpose::Attempt(attempt), Cause::Stopped, "the relay is stopping".to_owned());
             continue;
         }
         let limit = usize::try_from(one.operation.effective.limits.response_bytes).unwrap_or(65_536);
@@ -219,12 +220,12 @@ fn settle_alone(desk: &mut Desk, attempt: Attempt, ended: Ended) -> Option<Strin
 fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {
     let Some(mut command) = command::lock(connection, &attempt.tenant, &attempt.key)? else { return Ok(()) };
     let operation = catalog::version(connection, &command.command_type, command.type_version)?;
-    let ending = answers::ending(connection, &operation, ended)?;
+    let ending = answers::ending(connection, &operation, &command, ended)?;
     let transition = if command.lease().is_some_and(|l| l.token == attempt.token) {
         settle::settle(connection, batch, &mut command, &operation, ending)?
     } else {
         let Some(past) = settle::past_attempt(connection, &command, &attempt.token)? else { return Ok(()) };
-        let success = ending.success_rule_met;
+        let success = ending.proves_success();
         settle::settle_late(
             connection,
             batch,

@@ -99,6 +99,14 @@ impl Deadline {
     }
 }
 
+/// The wait after a fault of the ledger's own setup: 5 s, doubled with every uncounted attempt before it, at most
+/// 10 minutes. No budget ends this row of attempts, so it must not run hot; a short first wait forgives a slip.
+pub fn own_setup_wait_ms(uncounted_attempts: i32) -> i64 {
+    const FIRST_MS: i64 = 5_000;
+    const LONGEST_MS: i64 = 600_000;
+    (FIRST_MS << uncounted_attempts.clamp(0, 16)).min(LONGEST_MS)
+}
+
 /// What the decision about a repeat needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatFacts {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Instant, SystemTime};
 
+use crate::fault::Cause;
 use crate::limits::{RESPONSE_LIMIT_MAX_BYTES, TIMEOUT_MAX};
 
 /// One HTTP request to make, once.
@@ -83,11 +84,15 @@ impl fmt::Debug for Call {
 pub enum Outcome {
     /// Provably no byte of the request left.
     NotSent {
+        /// Why, for programs.
+        cause: Cause,
         /// Why, in words.
         reason: String,
     },
     /// A byte of the request may have left and no response head came back.
     NoAnswer {
+        /// Why, for programs.
+        cause: Cause,
         /// Why, in words.
         reason: String,
     },

@@ -15,6 +15,7 @@ use crate::call::{Call, Outcome};
 use crate::config::Settings;
 use crate::connect::connect;
 use crate::exchange::Terms;
+use crate::fault::{Cause, Fault};
 use crate::gate::SentFlag;
 use crate::pool::Pool;
 use crate::port::{Port, Ticket};
@@ -94,7 +95,7 @@ impl Engine {
                     stopped = true;
                 }
                 if stopped && !sent.is_set() {
-                    return Poll::Ready(Err("the relay is shutting down".to_owned()));
+                    return Poll::Ready(Err(stopped_fault()));
                 }
                 work.as_mut().poll(cx)
             })
@@ -102,27 +103,30 @@ impl Engine {
         };
         match result {
             Ok(outcome) => ticket.finish(outcome),
-            Err(reason) => ticket.fail(&reason),
+            Err(fault) => ticket.fail(&fault),
         }
     }
 
-    async fn work(self: &Rc<Self>, mut call: Call, ticket: &mut Ticket) -> Result<Outcome, String> {
+    async fn work(self: &Rc<Self>, mut call: Call, ticket: &mut Ticket) -> Result<Outcome, Fault> {
         let settings = Rc::clone(&self.settings.borrow());
         let generation = self.pool.generation();
-        let prepared = prepare(&mut call, settings.proxy.as_ref())?;
+        let prepared = prepare(&mut call, settings.proxy.as_ref()).map_err(Fault::of(Cause::Invalid))?;
         let timeout = call.timeout();
 
         let latest_start = call.not_after.min(ticket.since() + timeout);
         self.pool.reap_later();
         let slot = match timeout_at(latest_start.into(), self.pool.slot(&prepared.origin)).await {
             Ok(Some(slot)) => slot,
-            Ok(None) => return Err("the relay is shutting down".to_owned()),
-            Err(_) => return Err(format!("no connection to {} came free in time", prepared.origin.authority())),
+            Ok(None) => return Err(stopped_fault()),
+            Err(_) => {
+                let what = format!("no connection to {} came free in time", prepared.origin.authority());
+                return Err(Fault::new(Cause::Late, what));
+            }
         };
         let started = Instant::from_std(ticket.start());
         let deadline = started + timeout;
         if ticket.since() >= call.not_after {
-            return Err("the time for sending passed before a connection was free".to_owned());
+            return Err(Fault::new(Cause::Late, "the time for sending passed before a connection was free"));
         }
         let mut live = match self.pool.take(&slot).await {
             Some(live) => live,
@@ -138,6 +142,10 @@ impl Engine {
         self.pool.put(slot, live);
         Ok(Outcome::Answered(answer))
     }
+}
+
+fn stopped_fault() -> Fault {
+    Fault::new(Cause::Stopped, "the relay is shutting down")
 }
 
 /// Counts a task for as long as it lives, even when it panics.

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::Answer;
+use crate::fault::{Cause, Fault};
 use crate::gate::{Gate, SentFlag, Stream};
 use crate::limits::{
     BODY_READ_MAX_BYTES, HEADER_VALUE_MAX_BYTES, HEADERS_KEPT_MAX, IDLE_MARGIN, IDLE_MAX, RESPONSE_HEAD_MAX_BYTES,
@@ -76,17 +77,19 @@ impl Live {
         request: Request<Full<Bytes>>,
         terms: &Terms,
         sent: &SentFlag,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Fault> {
         self.reusable = false;
         self.gate.arm(terms.not_after, sent.clone());
         let response = self.sender.send_request(request);
         let response = match timeout_at(terms.deadline, drive(&mut self.connection, response)).await {
             Ok(Ok(response)) => response,
             Ok(Err(_)) if self.gate.was_late() => {
-                return Err("the time for sending passed before the first byte".to_owned());
+                return Err(Fault::new(Cause::Late, "the time for sending passed before the first byte"));
             }
             Ok(Err(error)) => return Err(describe(&error, sent)),
-            Err(_) => return Err(format!("no answer within {} ms", terms.timeout.as_millis())),
+            Err(_) => {
+                return Err(Fault::new(Cause::Timeout, format!("no answer within {} ms", terms.timeout.as_millis())));
+            }
         };
         let answer = self.read(response, terms).await;
         if answer.complete && answer.status != StatusCode::SWITCHING_PROTOCOLS.as_u16() {
@@ -194,7 +197,7 @@ impl Body {
     }
 }
 
-fn describe(error: &hyper::Error, sent: &SentFlag) -> String {
+fn describe(error: &hyper::Error, sent: &SentFlag) -> Fault {
     use std::error::Error as _;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
     let mut detail = String::new();
@@ -202,15 +205,15 @@ fn describe(error: &hyper::Error, sent: &SentFlag) -> String {
         detail = inner.to_string();
         cause = inner.source();
     }
-    let what = if !sent.is_set() {
-        "the connection ended before the request was written"
+    let (cause, what) = if !sent.is_set() {
+        (Cause::Lost, "the connection ended before the request was written")
     } else if error.is_parse() {
-        "what came back is not a valid HTTP response"
+        (Cause::Unreadable, "what came back is not a valid HTTP response")
     } else {
-        "the connection ended before an answer came"
+        (Cause::Lost, "the connection ended before an answer came")
     };
     let detail = if detail.is_empty() { error.to_string() } else { detail };
-    format!("{what}: {detail}")
+    Fault::new(cause, format!("{what}: {detail}"))
 }
 
 /// The response header fields that are kept: what decisions and people need, and nothing that is likely to hold a secret.

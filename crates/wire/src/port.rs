@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use crate::call::{Outcome, Reply};
+use crate::fault::{Cause, Fault};
 use crate::gate::SentFlag;
 use crate::limits::{HELD_MAX_BYTES, REASON_MAX_BYTES};
 
@@ -161,8 +162,8 @@ impl Ticket {
     }
 
     /// Ends a call without an answer; the gate decides which kind of end it is.
-    pub(crate) fn fail(mut self, reason: &str) {
-        self.push_failure(reason);
+    pub(crate) fn fail(mut self, fault: &Fault) {
+        self.push_failure(fault.cause, &fault.reason);
     }
 
     /// The call was not accepted after all: no reply.
@@ -172,9 +173,10 @@ impl Ticket {
         }
     }
 
-    fn push_failure(&mut self, reason: &str) {
+    fn push_failure(&mut self, cause: Cause, reason: &str) {
         let reason = bounded(reason);
-        let outcome = if self.sent.is_set() { Outcome::NoAnswer { reason } } else { Outcome::NotSent { reason } };
+        let outcome =
+            if self.sent.is_set() { Outcome::NoAnswer { cause, reason } } else { Outcome::NotSent { cause, reason } };
         self.push(outcome);
     }
 
@@ -188,7 +190,12 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let stopping = self.port.as_ref().is_some_and(|port| port.stopping.load(Ordering::Acquire));
-        self.push_failure(if stopping { "the relay is shutting down" } else { "a defect ended this call" });
+        let (cause, reason) = if stopping {
+            (Cause::Stopped, "the relay is shutting down")
+        } else {
+            (Cause::Defect, "a defect ended this call")
+        };
+        self.push_failure(cause, reason);
     }
 }
 

@@ -151,8 +151,8 @@ fn a_shutdown_tells_what_was_sent_from_what_was_not_and_does_not_wait_for_a_dest
     assert!(report.stopped);
     assert_eq!((report.unknown, report.replies.len()), (0, 6));
     for reply in &report.replies {
-        let sent = matches!(&reply.outcome, Outcome::NoAnswer { reason } if reason.contains("shutting down"));
-        let unsent = matches!(&reply.outcome, Outcome::NotSent { reason } if reason.contains("shutting down"));
+        let sent = matches!(&reply.outcome, Outcome::NoAnswer { reason, .. } if reason.contains("shutting down"));
+        let unsent = matches!(&reply.outcome, Outcome::NotSent { reason, .. } if reason.contains("shutting down"));
         assert!(if reply.id < 2 { sent } else { unsent }, "{reply:?}");
     }
 }

@@ -170,7 +170,7 @@ fn run(fault: Fault) {
     let mut counts = [0_usize; 3];
     for (id, outcome) in &outcomes {
         match outcome {
-            Outcome::NotSent { reason } => {
+            Outcome::NotSent { reason, .. } => {
                 counts[0] += 1;
                 assert!(!arrivals.contains_key(id), "{fault:?}: {id} arrived but \"{reason}\"");
             }

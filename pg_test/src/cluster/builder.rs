@@ -19,6 +19,7 @@ const HARNESS_SETTINGS: &[(&str, &str)] = &[
 #[derive(Clone, Debug, Default)]
 pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     preload: bool,
 }
 
@@ -27,6 +28,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A variable of the server's environment.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -59,7 +67,8 @@ impl ClusterBuilder {
 
     /// The cluster with its data directory, not started.
     pub fn prepare(self) -> Cluster {
-        let site = Site::new(Programs::from_environment());
+        let mut site = Site::new(Programs::from_environment());
+        site.environment = self.environment;
         template::make_data_directory(&site.programs, &site.data());
         let preloaded = self.preload.then_some(("shared_preload_libraries", "command_ledger"));
         for (name, value) in HARNESS_SETTINGS.iter().copied().chain(preloaded) {

@@ -59,6 +59,7 @@ impl Server {
     fn start_on_port(site: &Site, arguments: &[&str]) -> Result<Server, String> {
         let log = File::options().create(true).append(true).open(site.log_path()).map_err(|e| e.to_string())?;
         let mut command = site.programs.command("postgres", &site.directory);
+        command.envs(site.environment.iter().map(|(name, value)| (name, value)));
         command.arg("-D").arg(site.data()).args(arguments);
         for setting in [
             format!("port={}", site.port()),

@@ -20,6 +20,8 @@ const LOG_TAIL_LINES: usize = 60;
 pub(crate) struct Site {
     pub(crate) programs: Programs,
     pub(crate) directory: PathBuf,
+    /// Variables of the server's environment.
+    pub(crate) environment: Vec<(String, String)>,
     port: AtomicU16,
 }
 
@@ -27,7 +29,7 @@ impl Site {
     /// A new directory and a port that was free a moment ago.
     pub(crate) fn new(programs: Programs) -> Site {
         let directory = new_directory(&programs, "c");
-        Site { programs, directory, port: AtomicU16::new(free_port()) }
+        Site { programs, directory, environment: Vec::new(), port: AtomicU16::new(free_port()) }
     }
 
     pub(crate) fn port(&self) -> u16 {

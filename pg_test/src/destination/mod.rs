@@ -5,9 +5,11 @@
 //! searches: they answer a JSON list of records, or follow the script for lookups.
 
 pub mod behaviour;
+mod deaf;
 mod port;
 mod records;
 mod serve;
+mod tls;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpStream;
@@ -16,8 +18,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use behaviour::{Behaviour, Script, accept};
+pub use deaf::Deaf;
 use port::Port;
 pub use records::{Profile, Record, Search};
+pub use tls::{Authority, TlsFront};
 
 use crate::http::Request;
 use records::Records;

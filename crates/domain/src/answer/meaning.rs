@@ -14,8 +14,34 @@ words! {
         Tls = "tls",
         /// It took too long to connect.
         ConnectTimeout = "connect_timeout",
-        /// The ledger itself did not let it go: address not allowed, secret missing, no time left on the lease.
+        /// The proxy opened no tunnel.
+        Proxy = "proxy",
+        /// The connection ended before the request was written.
+        ConnectionLost = "connection_lost",
+        /// The request itself cannot be sent, now or ever.
+        Invalid = "invalid",
+        /// The address is refused, and the settings make no exception for it.
+        NotAllowed = "not_allowed",
+        /// A secret that it needs cannot be had.
+        NoSecret = "no_secret",
+        /// It was not let go: the relay had no time or no room left, or a worker says that it did not send.
         Withheld = "withheld",
+    }
+}
+
+impl NotSent {
+    /// Whether it lies at the ledger's own setup. Such an attempt does not count against the budget: a person mends
+    /// the setup, and what was waiting goes out as if nothing had been.
+    ///
+    /// | reason | own setup | why |
+    /// |---|---|---|
+    /// | refused, unresolved, tls, connect_timeout, connection_lost | no | the destination, or the way to it |
+    /// | proxy | no | it is a part of the way |
+    /// | invalid | no | the command is refused, there is nothing to wait for |
+    /// | not_allowed, no_secret | yes | settings and files of this server |
+    /// | withheld | yes | the relay's time and room (workers' reports are not judged by this) |
+    pub const fn is_own_setup(self) -> bool {
+        matches!(self, Self::NotAllowed | Self::NoSecret | Self::Withheld)
     }
 }
 
@@ -26,6 +52,8 @@ words! {
         Reset = "reset",
         /// It took too long.
         Timeout = "timeout",
+        /// The relay stopped while it waited.
+        Stopped = "stopped",
         /// The answer was not HTTP, or broke off before its status was known.
         Unreadable = "unreadable",
         /// The lease ran out: whoever held it is gone.
@@ -159,6 +187,7 @@ pub enum Meaning {
 /// | answer | key or reference mode, window open | lookup only | neither |
 /// |---|---|---|---|
 /// | not_sent, 429, 425 | again by budget | again by budget | again by budget |
+/// | not_sent because the request is invalid | first send: rejected; repeat while maybe sent: lookup, else case | same | same |
 /// | meets the success rule | confirmed | confirmed | confirmed |
 /// | 2xx that does not (202, error body, HTML) | lookup, else case | lookup | case |
 /// | 503 | same bytes again, by budget | lookup first | case |
@@ -186,6 +215,7 @@ pub enum Meaning {
 /// (`window_over`).
 pub fn meaning(facts: &Facts) -> Meaning {
     let status = match facts.wire {
+        Wire::NotSent { reason: NotSent::Invalid } => return refused(facts, ErrorClass::Rejected),
         Wire::NotSent { .. } => return again(facts, ErrorClass::NotSent),
         Wire::NoAnswer { reason: NoAnswer::LeaseOver } => return uncertain(facts, CaseReason::LeaseOver),
         Wire::NoAnswer { .. } => return uncertain(facts, CaseReason::NoAnswer),
@@ -206,7 +236,7 @@ pub fn meaning(facts: &Facts) -> Meaning {
         }
         409 => look_up(facts, CaseReason::KeyConflict),
         401 | 403 | 407 => no_permission(facts),
-        400..=499 => refused(facts),
+        400..=499 => refused(facts, ErrorClass::Permanent),
         _ => uncertain(facts, CaseReason::UncertainAnswer),
     }
 }
@@ -215,7 +245,7 @@ fn by_rule(facts: &Facts, rule: RuleOutcome) -> Meaning {
     match rule {
         RuleOutcome::Confirmed => Meaning::Confirmed,
         RuleOutcome::Transient => again(facts, ErrorClass::Transient),
-        RuleOutcome::Permanent => refused(facts),
+        RuleOutcome::Permanent => refused(facts, ErrorClass::Permanent),
         RuleOutcome::Permission => no_permission(facts),
         RuleOutcome::Uncertain => uncertain(facts, CaseReason::UncertainAnswer),
         RuleOutcome::Lookup => look_up(facts, CaseReason::RuleAsksLookup),
@@ -245,12 +275,8 @@ fn look_up(facts: &Facts, reason: CaseReason) -> Meaning {
     if facts.has_lookup { Meaning::Lookup { reason } } else { Meaning::Case { reason } }
 }
 
-fn refused(facts: &Facts) -> Meaning {
-    if facts.maybe_sent_before {
-        look_up(facts, CaseReason::RefusedRepeat)
-    } else {
-        Meaning::Refused(ErrorClass::Permanent)
-    }
+fn refused(facts: &Facts, class: ErrorClass) -> Meaning {
+    if facts.maybe_sent_before { look_up(facts, CaseReason::RefusedRepeat) } else { Meaning::Refused(class) }
 }
 
 fn no_permission(facts: &Facts) -> Meaning {

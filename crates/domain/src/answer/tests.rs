@@ -65,9 +65,18 @@ fn the_table() -> Vec<Row> {
     let both = |wires, row: [Meaning; 4]| Row { wires, first: row, repeat: row };
     vec![
         Row {
-            wires: NotSent::ALL.iter().map(|reason| Wire::NotSent { reason: *reason }).collect(),
+            wires: NotSent::ALL
+                .iter()
+                .filter(|reason| **reason != NotSent::Invalid)
+                .map(|reason| Wire::NotSent { reason: *reason })
+                .collect(),
             first: [again(C::NotSent, false); 4],
             repeat: [again(C::NotSent, true); 4],
+        },
+        Row {
+            wires: vec![Wire::NotSent { reason: NotSent::Invalid }],
+            first: [Meaning::Refused(C::Rejected); 4],
+            repeat: look_up_row(R::RefusedRepeat),
         },
         Row {
             wires: statuses([425, 429]),
@@ -80,7 +89,9 @@ fn the_table() -> Vec<Row> {
             uncertain_row(R::UncertainAnswer),
         ),
         both(
-            [NoAnswer::Reset, NoAnswer::Timeout, NoAnswer::Unreadable].map(|reason| Wire::NoAnswer { reason }).to_vec(),
+            [NoAnswer::Reset, NoAnswer::Timeout, NoAnswer::Unreadable, NoAnswer::Stopped]
+                .map(|reason| Wire::NoAnswer { reason })
+                .to_vec(),
             uncertain_row(R::NoAnswer),
         ),
         both(vec![Wire::NoAnswer { reason: NoAnswer::LeaseOver }], uncertain_row(R::LeaseOver)),
@@ -125,6 +136,12 @@ fn the_table_has_a_row_for_every_status() {
     for status in 100..=599 {
         assert_eq!(listed.iter().filter(|s| **s == status).count(), 1, "{status}");
     }
+}
+
+#[test]
+fn only_faults_of_the_own_setup_leave_the_budget_alone() {
+    let own: Vec<NotSent> = NotSent::ALL.iter().copied().filter(|reason| reason.is_own_setup()).collect();
+    assert_eq!(own, [NotSent::NotAllowed, NotSent::NoSecret, NotSent::Withheld]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use effective::{Effective, LookupSpec, RequestSpec, SuccessSpec, effective};
 pub(crate) use reader::member_path;
 pub use request::{Auth, LookupPatch, RequestPatch, Rule, Sentinel, SuccessPatch, User};
 pub use values::{MAX_DURATION_MS, parse_duration_ms};
-pub(crate) use values::{is_header_text, url_authority_fault};
+pub(crate) use values::{is_header_text, is_url_byte, url_authority_fault};
 
 /// The content type of forms.
 pub(crate) const FORM: &str = "application/x-www-form-urlencoded";

@@ -4,7 +4,7 @@
 use super::body::{Body, body};
 use super::reader::{Field, Read};
 use super::values::{
-    Zero, duration, duration_up_to, header_name, is_header_text, is_token, jsonpath, method, secret_name,
+    Zero, duration, duration_up_to, header_name, is_header_text, is_token, is_url_byte, jsonpath, method, secret_name,
     url_authority_fault,
 };
 use crate::answer::RuleOutcome;
@@ -161,8 +161,8 @@ fn url(field: &Field<'_>) -> Read<Template> {
     }
     let fault = url_authority_fault(compiled.prefix(), compiled.constant().is_some()).or_else(|| {
         let text = compiled.constant().unwrap_or(compiled.prefix());
-        if !text.bytes().all(|b| b.is_ascii_graphic()) {
-            Some("the URL holds blanks or characters outside ASCII; percent-encode them")
+        if !text.bytes().all(|b| is_url_byte(b) || b == b'#') {
+            Some("the URL holds characters that a URL cannot hold; percent-encode them")
         } else if text.contains('#') {
             Some("the URL has a fragment, which is never sent")
         } else {

@@ -99,6 +99,11 @@ pub(crate) fn header_name(field: &Field<'_>, name: &str) -> Read<()> {
     Ok(())
 }
 
+/// Whether the byte may stand in a URL (RFC 3986): printable ASCII without the nine that must be percent-encoded.
+pub(crate) fn is_url_byte(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !br#"<>"\^`{|}"#.contains(&byte)
+}
+
 /// Whether the text may stand in a header: printable ASCII and blanks.
 pub(crate) fn is_header_text(text: &str) -> bool {
     text.bytes().all(|b| (0x20..0x7f).contains(&b) || b == b'\t')

@@ -7,8 +7,8 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use crate::config::{
-    Auth, Body, Effective, FORM, IdempotencyMode, KeyFormat, RequestSpec, Tree, User, is_header_text, member_path,
-    url_authority_fault,
+    Auth, Body, Effective, FORM, IdempotencyMode, KeyFormat, RequestSpec, Tree, User, is_header_text, is_url_byte,
+    member_path, url_authority_fault,
 };
 use crate::json::Json;
 use crate::template::{Context, Escape, Fault, MAX_OUTPUT_BYTES, Template, Val, json_string, write_json};
@@ -17,6 +17,8 @@ use crate::template::{Context, Escape, Fault, MAX_OUTPUT_BYTES, Template, Val, j
 pub const MAX_URL_BYTES: usize = 8192;
 /// The longest header value that is sent, in bytes.
 pub const MAX_HEADER_BYTES: usize = 8192;
+/// All headers of a request together, names and values, in bytes; credentials come on top of it.
+pub const MAX_HEADERS_BYTES: usize = 32_768;
 
 /// What a request is made of.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +140,9 @@ fn render_spec(spec: &RequestSpec, url: &Template, part: &str, intent: &Intent<'
         check_header(&value, &path())?;
         headers.push((name.clone(), value));
     }
+    if headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_HEADERS_BYTES {
+        return Err(error(format!("{part}.headers"), "the headers together are too long"));
+    }
     let body_path = format!("{part}.body");
     let is_form = spec.content_type == FORM;
     let body = match (&spec.body, is_form) {
@@ -179,7 +184,7 @@ fn render_url<'v>(template: &'v Template, path: &str, context: &mut Context<'v>)
     let url = template.text(context, Escape::Url).map_err(at(path))?;
     let fault = if url.len() > MAX_URL_BYTES {
         Some("the URL is too long")
-    } else if !url.bytes().all(|b| b.is_ascii_graphic()) || url.contains('#') {
+    } else if !url.bytes().all(is_url_byte) || url.contains('#') {
         Some("the URL holds characters that a URL cannot hold")
     } else if has_dot_segment(&url) {
         Some("a path segment is . or .., which would change the path of the URL")

@@ -189,6 +189,10 @@ fn url_values_are_encoded_and_cannot_move_the_request() {
     // A statement in the path must not smuggle what a value could not.
     assert!(url("http://h/{% if params.x %}../{% endif %}y", r#"{"x": 1}"#).is_err());
     assert!(url("http://h/{% if params.x %}#f{% endif %}", r#"{"x": 1}"#).is_err());
+    for unfit in ["<", ">", "^", "`", "|", "\\"] {
+        let template = format!("http://h/{{{{ params.x }}}}/{unfit}");
+        assert!(url(&template.replace('\\', "\\\\"), r#"{"x": 1}"#).is_err(), "{unfit}");
+    }
 }
 
 #[test]
@@ -202,6 +206,16 @@ fn header_values_with_breaks_are_refused_before_any_send() {
         assert!(failed.reason.contains("line break"), "{failed}");
     }
     assert!(value(&format!(r#"{{"x": "{}"}}"#, "y".repeat(MAX_HEADER_BYTES))).is_err());
+}
+
+#[test]
+fn headers_that_are_too_long_together_are_refused_before_any_send() {
+    let fields: Vec<String> = (0..5).map(|n| format!(r#""X-{n}": "{{{{ params.x }}}}""#)).collect();
+    let destination = http(&format!(r#""headers": {{{}}}"#, fields.join(",")));
+    let params = |bytes: usize| format!(r#"{{"x": "{}"}}"#, "y".repeat(bytes));
+    assert!(rendered(&destination, &params(6_000)).is_ok());
+    let failed = rendered(&destination, &params(7_000)).expect_err("35,000 bytes");
+    assert_eq!(failed.path, "$.request.headers");
 }
 
 #[test]

@@ -271,3 +271,10 @@ fn a_lease_lasts_from_a_second_to_an_hour() {
         assert_eq!(check_lease(ms).map_err(|e| e.code), Err(Code::InvalidArgument), "{ms}");
     }
 }
+
+#[test]
+fn the_wait_after_a_fault_of_the_own_setup_grows_and_stays_bounded() {
+    let waits: Vec<i64> = [0, 1, 2, 6, 7, 8, 1_000, i32::MAX].map(own_setup_wait_ms).to_vec();
+    assert_eq!(waits, [5_000, 10_000, 20_000, 320_000, 600_000, 600_000, 600_000, 600_000]);
+    assert_eq!(own_setup_wait_ms(-1), 5_000);
+}

@@ -15,6 +15,7 @@
 //! | refused at definition | arithmetic, calls, macros, blocks, includes, imports, unknown filters, tests and variables |
 //! | refused at rendering | a missing value, null or a container inside text, what exceeds [`MAX_FUEL`] or [`MAX_OUTPUT_BYTES`] |
 
+mod access;
 mod compare;
 mod decimal;
 mod eval;

@@ -194,14 +194,14 @@ pub fn answer(wire: &Wire, call: Call) -> Answer {
 
 pub fn not_sent(wire: &Wire, call: Call) -> String {
     match outcome(wire, call) {
-        Outcome::NotSent { reason } => reason,
+        Outcome::NotSent { reason, .. } => reason,
         other => panic!("not a NotSent: {other:?}"),
     }
 }
 
 pub fn no_answer(wire: &Wire, call: Call) -> String {
     match outcome(wire, call) {
-        Outcome::NoAnswer { reason } => reason,
+        Outcome::NoAnswer { reason, .. } => reason,
         other => panic!("not a NoAnswer: {other:?}"),
     }
 }

@@ -169,10 +169,12 @@ fn the_url_fixes_where_the_request_goes() {
         ("https://[::1/", "IPv6"),
         ("https://[::g]/", "IPv6"),
         ("https://[::1]x/", "IPv6"),
-        ("https://h/a b", "blanks"),
-        ("https://h/é", "blanks"),
+        ("https://h/a b", "cannot hold"),
+        ("https://h/é", "cannot hold"),
+        ("https://h/a?b=<c>", "cannot hold"),
+        ("https://h/a|b", "cannot hold"),
         ("https://h/a#b", "fragment"),
-        ("https://h/\\u0000", "blanks"),
+        ("https://h/\\u0000", "cannot hold"),
     ] {
         let text = format!(r#"{{"transport": "http", "request": {{"url": "{url}"}}}}"#);
         refused(DestinationConfig::parse(&json(&text)), "$.request.url", wanted, &text);
