@@ -11,7 +11,7 @@ use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
 use command_ledger_domain::answer::{NoAnswer, NotSent, Wire};
 use command_ledger_domain::config::Transport;
-use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 
 /// Who the journal says acted when only time did.
@@ -55,7 +55,7 @@ fn each(
     keys: Vec<(String, String)>,
     held: Held,
     judge: impl Fn(&mut Batch, &mut Command) -> Result<(), LedgerError>,
-) -> usize {
+) -> Result<usize, LedgerError> {
     let mut changed = 0;
     for (tenant, key) in keys {
         let outcome = nested(|| {
@@ -74,10 +74,12 @@ fn each(
         match outcome {
             Ok(true) => changed += 1,
             Ok(false) => {}
+            // Not the row's fault, and not to be swallowed.
+            Err(error) if error.code == Code::Canceled => return Err(error),
             Err(error) => log(Level::Warning, &format!("command_ledger: a sweep left one command as it was: {error}")),
         }
     }
-    changed
+    Ok(changed)
 }
 
 /// Ends attempts whose lease is over. `epoch` is the running relay's: leases of older runs are judged at once, its own
@@ -100,7 +102,7 @@ pub fn expired_leases(
         limit,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, if epoch.is_none() { Held::Leave } else { Held::Wait }, |batch, command| {
+    each(connection, keys, if epoch.is_none() { Held::Leave } else { Held::Wait }, |batch, command| {
         let Some(lease) = command.lease().cloned() else { return Ok(()) };
         let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
         if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
@@ -115,7 +117,7 @@ pub fn expired_leases(
         let mut ending = Ending::of(wire);
         ending.message = Some("the lease ran out without an answer".into());
         settle::settle(connection, batch, command, &operation, ending).map(drop)
-    }))
+    })
 }
 
 /// Ends commands whose deadline passed before they were sent, and approvals that lapsed.
@@ -126,7 +128,7 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError
         0,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, Held::Wait, |batch, command| {
+    each(connection, keys, Held::Wait, |batch, command| {
         let now_us = batch.now_us();
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
@@ -143,5 +145,5 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<usize, LedgerError
             _ => return Ok(()),
         };
         batch.apply(command, approval, &operation.destination, event, change).map(drop)
-    }))
+    })
 }

@@ -10,6 +10,7 @@ use super::guard::WriteGuard;
 use super::report::defect;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
+use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::any::Any;
 use std::cell::Cell;
@@ -420,13 +421,15 @@ impl Row {
 }
 
 /// What a caught panic (a server error that unwound, or a Rust panic) means as an error of ours. The server's own
-/// code is kept where we know it.
+/// code is kept where it decides something: a cancel.
 pub fn error_from_panic(panic: Box<dyn Any + Send>) -> LedgerError {
     use pgrx::pg_sys::panic::CaughtError;
     match panic.downcast::<CaughtError>() {
         Ok(caught) => match *caught {
             CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
-                let mut error = LedgerError::new(Code::Internal, report.message().to_owned());
+                let canceled = report.sql_error_code() == PgSqlErrorCode::ERRCODE_QUERY_CANCELED;
+                let code = if canceled { Code::Canceled } else { Code::Internal };
+                let mut error = LedgerError::new(code, report.message().to_owned());
                 error.detail = report.detail().map(str::to_owned);
                 error.hint = report.hint().map(str::to_owned);
                 error

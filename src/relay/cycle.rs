@@ -2,7 +2,7 @@
 //! hand it to the wire, ask destinations about open cases. No transaction is open while the wire works.
 
 use super::desk::Desk;
-use super::{Next, functions, lookups, sends, transaction};
+use super::{Next, complain, functions, lookups, sends, transaction};
 use crate::failpoint;
 use crate::ledger::{fence, retention, sweep};
 use crate::pg::datum;
@@ -115,7 +115,7 @@ impl Cycle {
                 Next { sleep_until_us: due_us, more }
             }
             Err(error) => {
-                log(Level::Warning, &format!("command_ledger relay: {error}"));
+                complain("command_ledger relay", &error);
                 Next { sleep_until_us: Some(datum::now_us().saturating_add(BLOCKED_FOR_US)), more: false }
             }
         }
@@ -192,7 +192,7 @@ impl Cycle {
         match transaction::run(|_| retention::apply(&sends::actor(), MAINTENANCE_LIMIT)) {
             Ok(done) => done >= MAINTENANCE_LIMIT,
             Err(error) => {
-                log(Level::Warning, &format!("command_ledger relay: maintenance: {error}"));
+                complain("command_ledger relay: maintenance", &error);
                 false
             }
         }

@@ -35,6 +35,8 @@ pub mod transaction;
 pub mod wake;
 pub mod worker;
 
+use crate::pg::report::{Level, log};
+use command_ledger_domain::error::{Code, LedgerError};
 use pgrx::pg_sys;
 
 /// When a step wants to be followed by the next one.
@@ -44,6 +46,13 @@ pub struct Next {
     pub sleep_until_us: Option<i64>,
     /// There is more to do now; do not sleep.
     pub more: bool,
+}
+
+/// A warning in the server's log, unless a stop request is what went wrong.
+pub fn complain(what: &str, error: &LedgerError) {
+    if error.code != Code::Canceled || !signals::stop_asked() {
+        log(Level::Warning, &format!("{what}: {error}"));
+    }
 }
 
 /// Installs what must be in place before any process is started. Does nothing where the library is not preloaded (there

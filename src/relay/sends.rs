@@ -3,7 +3,7 @@
 
 use super::answers;
 use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
-use super::{signals, transaction};
+use super::{complain, signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
 use crate::ledger::dispatch::{self, Claim};
@@ -132,7 +132,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
         Ok(())
     });
     if let Err(error) = together {
-        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
+        complain("command_ledger relay: a batch of answers is settled one by one", &error);
         for (attempt, ended) in &attempts {
             let alone = transaction::run(|connection| {
                 let mut batch = batch();
