@@ -10,7 +10,6 @@ use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
 use command_ledger_domain::answer::{NoAnswer, NotSent, Wire};
-use command_ledger_domain::config::Transport;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 
@@ -22,8 +21,8 @@ static EXPIRED_LEASES: Statement = Statement::new(
     &[TEXT, TIME, BIGINT, INT],
     "SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
       WHERE o.lease_token IS NOT NULL AND ($1 IS NULL OR o.destination = $1) \
-        AND (o.lease_expires_at <= $2 AND ($3 IS NULL OR o.relay_epoch IS NULL OR o.relay_epoch <> $3) \
-             OR $3 IS NOT NULL AND o.relay_epoch IS NOT NULL AND o.relay_epoch <> $3) \
+        AND (o.lease_expires_at <= $2 AND ($3 IS NULL OR $3 > 0 AND o.relay_epoch IS NULL) \
+             OR o.relay_epoch <> $3 AND (o.relay_epoch > 0) = ($3 > 0)) \
       ORDER BY o.destination, o.lease_expires_at LIMIT $4",
 );
 
@@ -82,8 +81,9 @@ fn each(
     Ok(changed)
 }
 
-/// Ends attempts whose lease is over. `epoch` is the running relay's: leases of older runs are judged at once, its own
-/// never here (it still awaits their answers, or judges them itself).
+/// Ends attempts whose lease is over. `epoch` is the run number of a relay, or of a functions worker (negative): leases of
+/// older runs of its kind are judged at once, its own never here (it still awaits their ends, or judges them itself), and
+/// those of the other kind never. Leases of pull workers are the relay's to judge, and those of whoever claims.
 pub fn expired_leases(
     connection: &Connection,
     destination: Option<&str>,
@@ -104,18 +104,22 @@ pub fn expired_leases(
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
     each(connection, keys, if epoch.is_none() { Held::Leave } else { Held::Wait }, |batch, command| {
         let Some(lease) = command.lease().cloned() else { return Ok(()) };
-        let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
-        if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
+        let over = match (epoch, lease.epoch) {
+            (Some(own), Some(of)) => own != of && (own > 0) == (of > 0),
+            _ => lease.expires_us <= batch.now_us(),
+        };
+        if command.live.status != Status::Dispatched || !over {
             return Ok(());
         }
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
-        // A function's effects are rolled back with the session that held the lease.
-        let wire = match operation.effective.transport {
-            Transport::Function { .. } => Wire::NotSent { reason: NotSent::Withheld },
-            _ => Wire::NoAnswer { reason: NoAnswer::LeaseOver },
+        // A handler's writes are undone with the session that held the lease, whatever the destination is by now.
+        let (wire, message) = if lease.epoch.is_some_and(|of| of < 0) {
+            (Wire::NotSent { reason: NotSent::Withheld }, "the functions worker ended before the handler did")
+        } else {
+            (Wire::NoAnswer { reason: NoAnswer::LeaseOver }, "the lease ran out without an answer")
         };
         let mut ending = Ending::of(wire);
-        ending.message = Some("the lease ran out without an answer".into());
+        ending.message = Some(message.into());
         settle::settle(connection, batch, command, &operation, ending).map(drop)
     })
 }

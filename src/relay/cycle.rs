@@ -1,8 +1,10 @@
 //! One round of the relay: collect answers and settle them, see what time brought about, claim what is due, commit,
-//! hand it to the wire, ask destinations about open cases. No transaction is open while the wire works.
+//! hand it to the wire, ask destinations about open cases. No transaction is open while the wire works. What function
+//! destinations are due is left to the functions worker.
 
 use super::desk::Desk;
-use super::{Next, complain, functions, lookups, sends, transaction};
+use super::keeper::Keeper;
+use super::{Next, complain, lookups, sends, transaction};
 use crate::failpoint;
 use crate::ledger::{fence, retention, sweep};
 use crate::pg::datum;
@@ -19,6 +21,8 @@ use std::time::Duration;
 const BLOCKED_FOR_US: i64 = 1_000_000;
 /// Rows that one sweep judges.
 const SWEEP_LIMIT: i64 = 200;
+/// How long a stopping relay waits for its functions worker, whose handler may ignore the stop for a while.
+const FUNCTIONS_PATIENCE_MS: i64 = 4_000;
 /// Commands that one round of maintenance redacts or deletes.
 const MAINTENANCE_LIMIT: i32 = 500;
 /// Between two rounds of maintenance.
@@ -39,6 +43,9 @@ static AGENDA: Statement = Statement::new(
      SELECT 'lease', NULL, NULL, pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
       WHERE o.lease_token IS NOT NULL AND o.relay_epoch IS NULL \
      UNION ALL \
+     SELECT 'handler', NULL, NULL, pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
+      WHERE o.lease_token IS NOT NULL AND o.relay_epoch < 0 \
+     UNION ALL \
      SELECT 'overdue', NULL, NULL, pg_catalog.min(o.deadline) FROM command_ledger.outbox o \
       WHERE o.deadline IS NOT NULL AND o.lease_token IS NULL \
      UNION ALL \
@@ -49,9 +56,14 @@ static AGENDA: Statement = Statement::new(
 );
 
 enum Kind {
-    Destination { name: String, function: bool },
+    Destination {
+        name: String,
+        function: bool,
+    },
     Lookup,
     Lease,
+    /// An attempt of the functions worker, which must be there to end it.
+    Handler,
     Overdue,
 }
 
@@ -63,6 +75,7 @@ struct Item {
 /// The relay of one database, between its sleeps.
 pub struct Cycle {
     desk: Desk,
+    keeper: Keeper,
     /// Leases of earlier runs are judged once, at the start.
     older_leases_judged: bool,
     /// Destinations that could not take what is due, until when.
@@ -76,6 +89,7 @@ impl Cycle {
     pub fn start(epoch: i64) -> Result<Self, LedgerError> {
         Ok(Self {
             desk: Desk::open(epoch)?,
+            keeper: Keeper::default(),
             older_leases_judged: false,
             blocked_until_us: HashMap::new(),
             maintained_us: datum::now_us(),
@@ -138,11 +152,16 @@ impl Cycle {
         let now_us = datum::now_us();
         let (mut next_us, mut again) = (i64::MAX, false);
         for item in agenda {
+            if matches!(item.kind, Kind::Handler) {
+                next_us = next_us.min(self.keeper.want_if_gone()?.unwrap_or(i64::MAX));
+                continue;
+            }
             if item.due_us > now_us {
                 next_us = next_us.min(item.due_us);
                 continue;
             }
             match item.kind {
+                Kind::Handler => {}
                 Kind::Lookup => again |= lookups::start(&mut self.desk, limit)?,
                 Kind::Lease => {
                     let epoch = self.desk.epoch();
@@ -154,11 +173,14 @@ impl Cycle {
                         next_us = next_us.min(*until_us);
                         continue;
                     }
-                    let sent = if function {
-                        functions::run_due(&mut self.desk, fence, &name)?
-                    } else {
-                        sends::send_due(&mut self.desk, fence, &name, limit)?
-                    };
+                    if function {
+                        self.keeper.want()?;
+                        let until_us = now_us.saturating_add(BLOCKED_FOR_US);
+                        next_us = next_us.min(until_us);
+                        self.blocked_until_us.insert(name, until_us);
+                        continue;
+                    }
+                    let sent = sends::send_due(&mut self.desk, fence, &name, limit)?;
                     if sent.any {
                         again = true;
                     } else {
@@ -203,12 +225,15 @@ impl Cycle {
         self.desk.reload();
     }
 
-    /// Ends within the grace: answers that come are settled; what is unanswered stays leased for the next run.
+    /// Ends within the grace: answers that come are settled; what is unanswered stays leased for the next run. The
+    /// functions worker ends with the relay.
     pub fn shutdown(&mut self, grace: Duration) {
+        self.keeper.dismiss();
         let replies = self.desk.close(grace);
         if !replies.is_empty() {
             sends::settle_replies(&mut self.desk, replies);
         }
+        self.keeper.wait_gone(FUNCTIONS_PATIENCE_MS);
     }
 }
 
@@ -224,6 +249,7 @@ fn agenda(connection: &Connection) -> Result<Vec<Item>, LedgerError> {
                 },
                 "lookup" => Kind::Lookup,
                 "lease" => Kind::Lease,
+                "handler" => Kind::Handler,
                 _ => Kind::Overdue,
             };
             Some(Item { kind, due_us: row.time(3)? })

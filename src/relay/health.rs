@@ -3,6 +3,8 @@
 //! Facts about the server are for whoever has a capability that looks after the ledger; ages of commands and cases are
 //! limited to the tenants of the caller's grants.
 
+mod functions;
+
 use super::{lock, shared};
 use crate::ledger::access::{Caller, Capability, as_owner};
 use crate::ledger::fence;
@@ -413,7 +415,8 @@ fn worker_slots(now_us: i64) -> Check {
                 "a relay found no free background worker {} ago (max_worker_processes is {max})",
                 span(now_us - at_us)
             ),
-            "Each database with a ledger needs one, the launcher one more: raise max_worker_processes and restart.",
+            "Each database with a ledger needs one, and one more where it has function destinations; the launcher needs one: \
+             raise max_worker_processes and restart.",
         ),
         None => Check::good(NAME, format!("max_worker_processes is {max}; no relay was refused one in the last hour")),
     }
@@ -451,6 +454,7 @@ pub fn health(call: &Call) -> Result<Option<Datum>, LedgerError> {
             preloaded(),
             standby(),
             relay_running(connection, now_us)?,
+            functions::worker(connection, tenants, now_us)?,
             relay_enabled(),
             fenced(connection)?,
             durability(),

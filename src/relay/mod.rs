@@ -6,6 +6,11 @@
 //! | `launcher` | which databases have a relay; starts, restarts and retires them |
 //! | `worker` | the life of one relay: connect, take the lock, step, sleep, stop |
 //! | `cycle` | one step of work: claim, hand to the wire, settle, look up, sweep |
+//! | `sends`, `answers`, `lookups` | requests, what their answers mean, questions about open cases |
+//! | `desk`, `pace` | what the relay has in hand; how fast each destination may be sent to |
+//! | `functions` | the life of the worker that runs the handlers of function destinations |
+//! | `handler` | one command of a function destination |
+//! | `keeper` | the relay starts, wakes and ends the functions worker |
 //! | `transaction` | a short transaction of the relay, with time limits; an error undoes it and comes back |
 //! | `lock` | the lock that makes a relay the only one of its database |
 //! | `signals` | stop, cancel and reload requests |
@@ -23,11 +28,14 @@ pub mod counters;
 pub mod cycle;
 pub mod desk;
 pub mod functions;
+pub mod handler;
 pub mod health;
 pub mod hooks;
+pub mod keeper;
 pub mod launcher;
 pub mod lock;
 pub mod lookups;
+pub mod pace;
 pub mod sends;
 pub mod shared;
 pub mod signals;

@@ -2,7 +2,8 @@
 //! row by row when one of them fails.
 
 use super::answers;
-use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
+use super::desk::{Attempt, Desk, Ended, Purpose};
+use super::pace::throttle_limits;
 use super::{complain, signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
@@ -14,7 +15,7 @@ use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use crate::pg::transaction::force_durable_commit;
 use crate::settings;
 use command_ledger_domain::config::pace;
-use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::fence::Fence;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -57,7 +58,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         };
         let (limits, breaker) = pace(&config?)?;
         let wanted = i64::try_from(room).unwrap_or(i64::MAX);
-        let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
+        let permitted = desk.pace.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
         if permitted == 0 {
             return Ok((Vec::new(), false, 0));
         }
@@ -73,6 +74,10 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
             command_types: None,
         };
         let claimed = dispatch::claim(connection, &mut batch, fence, &claim)?;
+        if claimed.iter().any(|one| one.request.is_none()) {
+            // Defined anew since the agenda was read: nothing is claimed, the next look sees it as it is.
+            return Err(LedgerError::new(Code::Internal, "the destination sends no requests any more"));
+        }
         let any = !batch.is_empty();
         batch.flush(connection)?;
         force_durable_commit();
@@ -80,7 +85,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         Ok((claimed, any, now_us))
     })?;
     failpoint::hit("relay_after_claim");
-    desk.sent(destination, claimed.len());
+    desk.pace.sent(destination, claimed.len());
     for one in claimed {
         let Some(request) = one.request else { continue };
         // The monotonic clock decides at the socket; it started before the wall clock was read.
@@ -100,7 +105,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         let limit = usize::try_from(one.operation.effective.limits.response_bytes).unwrap_or(65_536);
         desk.send(Purpose::Attempt(attempt), *request, limit, started + Duration::from_micros(lease_us));
     }
-    Ok(Sent { any, again_at_us: desk.again_at_us(destination) })
+    Ok(Sent { any, again_at_us: desk.pace.again_at_us(destination) })
 }
 
 /// Settles answers; says which destinations have room again. Answers to lookups go to their rounds.
@@ -109,7 +114,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
+                desk.pace.ended(&attempt.destination, answers::is_destination_failure(&ended));
                 attempts.push((attempt, ended));
             }
             Purpose::Lookup(round) => super::lookups::answered(desk, round, ended.outcome, false),
