@@ -37,7 +37,7 @@ fn what_a_failing_handler_wrote_is_gone_and_it_is_tried_again_by_budget() {
         ("becomes", "SET ROLE postgres; RETURN '{}';", "role"),
         ("commits", "COMMIT; RETURN '{}';", "invalid transaction termination"),
         ("makes_temporary", "CREATE TEMP TABLE t (a int); RETURN '{}';", "temporary"),
-        ("holds", "EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1'; RETURN '{}';", "DECLARE"),
+        ("holds", "EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1'; RETURN '{}';", "WITH HOLD"),
         ("is_null", "RETURN NULL;", "success rule"),
         ("is_no_object", "RETURN '[1]';", "success rule"),
         ("has_no_id", "RETURN '{\"id\": {}}';", "success rule"),
@@ -198,7 +198,8 @@ fn the_worker_is_visible_with_what_it_does_and_only_where_it_is_needed() {
     bench.ledger.register("waits", "W-1", json!({}));
     bench.ledger.wait_until(
         "SELECT state = 'active' AND query LIKE '%handler app.waits for destination waits, attempt 1' \
-           AND wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'command_ledger functions'",
+           AND wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'command_ledger functions' \
+           AND datname = current_database()",
         30,
     );
     assert!(bench.ledger.one::<bool>(health, &[&"the functions worker runs (pid %"]));
