@@ -209,8 +209,9 @@ fn without_a_free_worker_handlers_wait_and_health_says_why() {
     let cluster = Cluster::builder().preload(true).fsync_off().setting("max_worker_processes", "3").start();
     let erp = Destination::start(Profile::Plain);
     let mut bench = Bench::in_database(&cluster, "app");
-    bench.ledger.relay_pid();
     bench.http("mail", &erp);
+    bench.ledger.register("mail", "M-0", json!({"reference": "M-0"}));
+    bench.ledger.wait_status("M-0", "confirmed");
     bench.handler("works", "RETURN '{\"id\": 1}';");
     bench.destination("works", json!({}));
     bench.ledger.register("works", "works", json!({}));
