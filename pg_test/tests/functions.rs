@@ -65,6 +65,9 @@ fn what_a_failing_handler_wrote_is_gone_and_it_is_tried_again_by_budget() {
         assert_eq!(bench.journal(&key), ["register", "claim", "not_sent", "claim", "budget_over"], "{name}");
     }
     assert_eq!(bench.ledger.one::<i64>("SELECT count(*) FROM child", &[]), 0);
+    // What a handler said may name what it was given: it goes with the payload.
+    let redacted = bench.ledger.call("redact", json!({"idempotency_key": "F-raises"}));
+    assert_eq!((redacted.status.as_str(), redacted.error_message), ("failed", None));
     bench.assert_works();
 }
 

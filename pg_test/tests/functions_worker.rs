@@ -186,6 +186,46 @@ fn switching_the_relay_off_keeps_handlers_from_starting() {
 }
 
 #[test]
+fn a_worker_without_work_ends_and_the_next_command_starts_another() {
+    let mut bench = Bench::start();
+    shared().set("command_ledger.max_sleep", "100ms");
+    bench.assert_works();
+    let first = bench.worker();
+    bench.ledger.wait_until(&format!("SELECT NOT EXISTS ({FUNCTIONS})"), 60);
+    shared().reset("command_ledger.max_sleep");
+    bench.ledger.register("works", "again", json!({}));
+    assert_eq!(bench.ledger.wait_status("again", "confirmed").attempt, 1);
+    assert_ne!(bench.worker(), first);
+    bench.assert_whole();
+}
+
+#[test]
+fn a_stop_that_ends_a_wait_for_a_lock_is_no_warning() {
+    let cluster = Cluster::builder().preload(true).fsync_off().start();
+    let mut bench = Bench::in_database(&cluster, "app");
+    bench.assert_works();
+    let (relay, worker) = (bench.ledger.relay_pid(), bench.worker());
+    let mut holder = bench.ledger.another();
+    holder.exec("BEGIN; LOCK TABLE command_ledger.destination IN ACCESS EXCLUSIVE MODE");
+    // Whoever asks what is due waits for the table of destinations.
+    cluster.set("command_ledger.log_deliveries", "on");
+    for pid in [relay, worker] {
+        bench.ledger.exec(&format!("SELECT pg_cancel_backend({pid})"));
+        bench.ledger.wait_for_lock_wait(pid);
+    }
+    let mark = cluster.log_mark();
+    for pid in [worker, relay] {
+        bench.ledger.exec(&format!("SELECT pg_terminate_backend({pid})"));
+        bench.ledger.wait_until(&format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})"), 30);
+    }
+    let log = cluster.log_since(mark);
+    assert!(!log.contains("WARNING") && !log.contains("ERROR"), "{log}");
+    holder.exec("ROLLBACK");
+    bench.ledger.register("works", "after", json!({}));
+    bench.ledger.wait_status("after", "confirmed");
+}
+
+#[test]
 fn a_relay_started_by_hand_has_a_functions_worker_too() {
     let cluster = Cluster::builder().fsync_off().start();
     let mut bench = Bench::in_database(&cluster, "app");

@@ -21,7 +21,7 @@ use std::time::Duration;
 const BLOCKED_FOR_US: i64 = 1_000_000;
 /// Rows that one sweep judges.
 const SWEEP_LIMIT: i64 = 200;
-/// How long a stopping relay waits for its functions worker, whose handler may ignore the stop for a while.
+/// How long beyond the grace a stopping relay waits for its functions worker, whose handler may ignore the stop.
 const FUNCTIONS_PATIENCE_MS: i64 = 4_000;
 /// Commands that one round of maintenance redacts or deletes.
 const MAINTENANCE_LIMIT: i32 = 500;
@@ -229,11 +229,12 @@ impl Cycle {
     /// functions worker ends with the relay.
     pub fn shutdown(&mut self, grace: Duration) {
         self.keeper.dismiss();
+        let grace_ms = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
         let replies = self.desk.close(grace);
         if !replies.is_empty() {
             sends::settle_replies(&mut self.desk, replies);
         }
-        self.keeper.wait_gone(FUNCTIONS_PATIENCE_MS);
+        self.keeper.wait_gone(grace_ms.saturating_add(FUNCTIONS_PATIENCE_MS));
     }
 }
 

@@ -11,7 +11,7 @@
 //! | starting | connects; looks for the ledger; takes its lock | it has the lock -> judging; no ledger, another has the lock, somebody needs the database empty -> ended |
 //! | judging | ends the attempts that an earlier functions worker left behind | none is left -> working |
 //! | working | runs what is due, a turn per destination | nothing can run -> idle |
-//! | idle | waits; reads nothing | woken by the relay, or a rate or breaker permits again -> working; a minute has passed -> ended |
+//! | idle | waits; reads nothing | woken by the relay, or a rate or breaker permits again -> working; `command_ledger.max_sleep` has passed -> ended |
 //! | ended | its transaction is undone, its lock released; it wakes the relay | |
 //!
 //! Asked to stop (SIGTERM), it undoes the handler that runs, settles the attempt as not sent, and ends. A handler that
@@ -37,8 +37,8 @@ use pgrx::pg_sys;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// An idle worker ends after this time: its place in max_worker_processes is of use to others.
-const IDLE_MS: i64 = 60_000;
+/// The shortest life without work.
+const IDLE_MIN_MS: i64 = 3_000;
 /// How long one destination may go on before the next one has its turn.
 const TURN_MS: i64 = 100;
 /// Attempts that one round of judging ends.
@@ -55,6 +55,11 @@ static DUE: Statement = Statement::new(
         WHERE o.destination = d.name AND o.lease_token IS NULL AND o.due_at <= $1 ORDER BY o.due_at LIMIT 1) q \
       WHERE d.paused_at IS NULL AND (d.config ->> 'transport') = 'function' ORDER BY q.due_at",
 );
+
+/// An idle worker ends after this time: its place in max_worker_processes is of use to others.
+fn idle_ms() -> i64 {
+    i64::from(settings::MAX_SLEEP_MS.get()).max(IDLE_MIN_MS)
+}
 
 /// What a step came to.
 enum Step {
@@ -147,7 +152,7 @@ impl Functions {
                 }
                 Step::Idle { until_us } => until_us,
             };
-            let left_ms = busy_ms + IDLE_MS - signals::monotonic_ms();
+            let left_ms = busy_ms + idle_ms() - signals::monotonic_ms();
             if left_ms <= 0 && until_us.is_none() {
                 return;
             }
@@ -168,7 +173,9 @@ unsafe extern "C-unwind" fn detach(_code: std::ffi::c_int, _arg: pg_sys::Datum) 
         let me = unsafe { pg_sys::MyProcPid };
         let _ = slot.functions_pid.compare_exchange(me, 0, SeqCst, SeqCst);
         // The relay looks whether something was left behind.
-        slot.wake();
+        if slot.proc.load(SeqCst) >= 0 {
+            slot.wake();
+        }
     }
 }
 
