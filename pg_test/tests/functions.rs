@@ -210,3 +210,22 @@ fn the_worker_is_visible_with_what_it_does_and_only_where_it_is_needed() {
     bench.ledger.wait_status("W-1", "confirmed");
     bench.assert_whole();
 }
+
+#[test]
+fn the_example_of_the_documentation_works() {
+    let mut bench = Bench::start();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/functions.md")).unwrap_or_default();
+    let example =
+        page.split("```").find_map(|block| block.strip_prefix("sql\n")).unwrap_or_else(|| panic!("no example"));
+    let table = "CREATE TABLE billing.invoice (id bigint GENERATED ALWAYS AS IDENTITY, reference text, amount numeric)";
+    bench.ledger.exec(&format!("CREATE SCHEMA billing; {table}; {example}"));
+    bench.ledger.define_type("invoice", json!({"destination": "billing"}));
+    bench.ledger.register("invoice", "I-1", json!({"amount": 12.50}));
+    bench.ledger.register("invoice", "I-2", json!({"amount": 0}));
+    assert_eq!(bench.ledger.wait_status("I-1", "confirmed").destination_record_id.as_deref(), Some("1"));
+    let refused = bench.ledger.wait_status("I-2", "failed");
+    assert_eq!((refused.error.as_deref(), refused.attempt), (Some("permanent"), 1));
+    let booked = "SELECT string_agg(reference || ' ' || amount, ', ') FROM billing.invoice";
+    assert!(bench.ledger.text(booked).ends_with("I-1 12.5"));
+}

@@ -115,3 +115,35 @@ fn two_workers_never_run_at_once_and_a_lost_one_is_replaced() {
     bench.open(gate);
     assert_once(&mut bench, "T-1", 2);
 }
+
+#[test]
+fn an_attempt_stays_what_it_was_when_its_destination_is_defined_anew() {
+    let cluster = Cluster::builder().preload(true).start();
+    let mut bench = bench(&cluster);
+    let erp = Destination::start(Profile::Plain);
+    let http = json!({"transport": "http", "request": {"url": erp.url("/records")}});
+    let function = json!({"transport": "function", "function": "app.book"});
+    // A request went out and its relay died: not known, although a function would have been undone.
+    bench.http("turns", &erp);
+    erp.next(hang_after_commit());
+    bench.ledger.register("turns", "H-1", json!({"reference": "H-1"}));
+    erp.wait_for_held(1);
+    bench.ledger.define_destination("turns", function);
+    bench.ledger.kill9_relay();
+    let unknown = bench.ledger.wait_status("H-1", "needs_reconciliation");
+    assert!(unknown.maybe_sent);
+    assert_eq!((erp.effects_for("H-1"), bench.effects("H-1")), (1, 0));
+    // A handler was undone with its worker: nothing happened, although a request would be uncertain.
+    bench.ledger.failpoint("relay_before_handler_commit", "hang");
+    bench.ledger.register("turns", "H-2", json!({"reference": "H-2"}));
+    wait_hanging(&mut bench, "relay_before_handler_commit", "H-2");
+    bench.ledger.define_destination("turns", http);
+    bench.ledger.exec("ALTER SYSTEM RESET command_ledger.failpoint");
+    cluster.kill9_everything();
+    cluster.start_again();
+    bench.ledger.reconnect();
+    assert_eq!(bench.ledger.wait_status("H-2", "confirmed").attempt, 2);
+    assert_eq!((erp.effects_for("H-2"), bench.effects("H-2")), (1, 0));
+    assert_eq!(bench.journal("H-2"), ["register", "claim", "not_sent", "intent_changed", "claim", "confirm"]);
+    bench.assert_whole();
+}
