@@ -240,7 +240,8 @@ fn may_copy(database: Oid) -> bool {
     }
 }
 
-/// Asks the relay of a database and its functions worker to leave, and waits until they have. It may not come back before this transaction ends.
+/// Asks the relay of a database and its functions worker to leave, and waits until they have. They may not come back
+/// before this transaction ends.
 fn make_room(database: Oid) {
     let Some(slot) = shared::find(database.to_u32()) else { return };
     let_go();

@@ -68,7 +68,7 @@ impl Keeper {
     /// There is due work at a function destination.
     pub fn want(&mut self) -> Result<(), LedgerError> {
         match self.look() {
-            Some(Some(pid)) => shared::wake_process(pid),
+            Some(Some(pid)) => shared::wake_pid(pid),
             Some(None) => {}
             None if signals::monotonic_ms() >= self.not_before_ms => self.start()?,
             None => {}

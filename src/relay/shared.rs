@@ -240,7 +240,7 @@ pub fn set_latch(proc: i32) {
 }
 
 /// Sets the latch of a process by its pid.
-pub fn wake_process(pid: i32) {
+pub fn wake_pid(pid: i32) {
     // SAFETY: the entry found is one of the array, from whose start its place is counted.
     let place = unsafe {
         let proc = pg_sys::BackendPidGetProc(pid);
