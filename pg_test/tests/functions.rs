@@ -118,7 +118,7 @@ fn a_handler_leaves_nothing_behind_for_the_next_one() {
     bench.handler(
         "looks",
         "RETURN jsonb_build_object('leak', current_setting('app.leak', true), 'path', current_setting('search_path'),
-           'limit', current_setting('statement_timeout'), 'locks', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+           'limit', current_setting('statement_timeout'), 'locks', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
            'worker', (SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND objid = 2 AND pid = pg_backend_pid()));",
     );
     bench.destination("litters", json!({}));
