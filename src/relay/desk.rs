@@ -1,13 +1,13 @@
-//! What the relay has in hand: the wire, the calls that are out and what each is for, secrets, and the pace of
-//! each destination.
+//! What the relay has in hand: the wire, the calls that are out and what each is for, secrets, and how fast each
+//! destination may be sent to.
 
-use super::pace::Pace;
 use crate::pg::datum;
 use crate::pg::report::{Level, defect, log};
 use crate::settings;
-use command_ledger_domain::config::{Auth, User};
+use command_ledger_domain::config::{Auth, Breaker, Limits, User};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::request::RenderedRequest;
+use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
 use command_ledger_wire::{Call, Outcome, Reply, SecretStore, Wire, WireConfig, basic_authorization};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -71,7 +71,7 @@ pub struct Desk {
     /// Ended before the wire saw them.
     refused: Vec<Ended>,
     pub rounds: HashMap<[u8; 16], OpenRound>,
-    pub pace: Pace,
+    throttles: HashMap<String, (ThrottleLimits, Throttle)>,
 }
 
 fn wire_config() -> WireConfig {
@@ -100,7 +100,7 @@ impl Desk {
             out: HashMap::new(),
             refused: Vec::new(),
             rounds: HashMap::new(),
-            pace: Pace::default(),
+            throttles: HashMap::new(),
         })
     }
 
@@ -202,6 +202,37 @@ impl Desk {
         Some(Ended { purpose, outcome: reply.outcome, ended_us: datum::now_us(), own_fault: false })
     }
 
+    /// How many of `wanted` sends the destination's rate and breaker permit.
+    pub fn permitted(&mut self, destination: &str, limits: ThrottleLimits, wanted: i64) -> i64 {
+        let now_us = datum::now_us();
+        let (known, throttle) =
+            self.throttles.entry(destination.to_owned()).or_insert_with(|| (limits, Throttle::new(&limits, now_us)));
+        if *known != limits {
+            (*known, *throttle) = (limits, Throttle::new(&limits, now_us));
+        }
+        throttle.permitted(&limits, wanted, now_us)
+    }
+
+    /// So many sends were started.
+    pub fn sent(&mut self, destination: &str, count: usize) {
+        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
+            throttle.sent(limits, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A send ended; a failure here says something about the destination, not about the one request.
+    pub fn sent_ended(&mut self, destination: &str, failure: bool) {
+        if let Some((limits, throttle)) = self.throttles.get_mut(destination) {
+            throttle.ended(limits, failure, datum::now_us());
+        }
+    }
+
+    /// When the destination may be sent to again, if its rate or breaker holds it back.
+    pub fn again_at_us(&self, destination: &str) -> Option<i64> {
+        let (limits, throttle) = self.throttles.get(destination)?;
+        throttle.again_at_us(limits, datum::now_us())
+    }
+
     /// Stops the wire within the grace; hands back what it still answered.
     pub fn close(&mut self, grace: Duration) -> Vec<Ended> {
         let mut ended = std::mem::take(&mut self.refused);
@@ -211,4 +242,9 @@ impl Desk {
         }
         ended
     }
+}
+
+/// The limits of a destination as the throttle reads them.
+pub fn throttle_limits(limits: &Limits, breaker: Option<&Breaker>) -> ThrottleLimits {
+    ThrottleLimits { per_second: limits.per_second, breaker: breaker.map(|b| (b.failures, b.cool_down_ms)) }
 }

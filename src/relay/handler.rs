@@ -18,7 +18,8 @@
 //! would be checked with another's rights.
 
 use super::answers;
-use super::pace::{Pace, throttle_limits};
+use super::desk::throttle_limits;
+use super::pace::Pace;
 use super::sends::{self, actor};
 use super::transaction::{self, Limits};
 use super::{complain, signals};

@@ -7,9 +7,10 @@
 //! | `worker` | the life of one relay: connect, take the lock, step, sleep, stop |
 //! | `cycle` | one step of work: claim, hand to the wire, settle, look up, sweep |
 //! | `sends`, `answers`, `lookups` | requests, what their answers mean, questions about open cases |
-//! | `desk`, `pace` | what the relay has in hand; how fast each destination may be sent to |
+//! | `desk` | what the relay has in hand |
 //! | `functions` | the life of the worker that runs the handlers of function destinations |
 //! | `handler` | one command of a function destination |
+//! | `pace` | how fast the handlers of each destination may be called |
 //! | `keeper` | the relay starts, wakes and ends the functions worker |
 //! | `transaction` | a short transaction of the relay, with time limits; an error undoes it and comes back |
 //! | `lock` | the lock that makes a relay the only one of its database |

@@ -1,7 +1,6 @@
-//! How fast each destination may be sent to: its rate and its breaker, kept by the process that sends.
+//! How fast the handlers of each function destination may be called: its rate and its breaker, kept by the worker.
 
 use crate::pg::datum;
-use command_ledger_domain::config::{Breaker, Limits};
 use command_ledger_domain::throttle::{Throttle, ThrottleLimits};
 use std::collections::HashMap;
 
@@ -42,9 +41,4 @@ impl Pace {
         let (limits, throttle) = self.throttles.get(destination)?;
         throttle.again_at_us(limits, datum::now_us())
     }
-}
-
-/// The limits of a destination as the throttle reads them.
-pub fn throttle_limits(limits: &Limits, breaker: Option<&Breaker>) -> ThrottleLimits {
-    ThrottleLimits { per_second: limits.per_second, breaker: breaker.map(|b| (b.failures, b.cool_down_ms)) }
 }

@@ -2,8 +2,7 @@
 //! row by row when one of them fails.
 
 use super::answers;
-use super::desk::{Attempt, Desk, Ended, Purpose};
-use super::pace::throttle_limits;
+use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
 use super::{complain, signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
@@ -58,7 +57,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         };
         let (limits, breaker) = pace(&config?)?;
         let wanted = i64::try_from(room).unwrap_or(i64::MAX);
-        let permitted = desk.pace.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
+        let permitted = desk.permitted(destination, throttle_limits(&limits, breaker.as_ref()), wanted);
         if permitted == 0 {
             return Ok((Vec::new(), false, 0));
         }
@@ -85,7 +84,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         Ok((claimed, any, now_us))
     })?;
     failpoint::hit("relay_after_claim");
-    desk.pace.sent(destination, claimed.len());
+    desk.sent(destination, claimed.len());
     for one in claimed {
         let Some(request) = one.request else { continue };
         // The monotonic clock decides at the socket; it started before the wall clock was read.
@@ -105,7 +104,7 @@ pub fn send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
         let limit = usize::try_from(one.operation.effective.limits.response_bytes).unwrap_or(65_536);
         desk.send(Purpose::Attempt(attempt), *request, limit, started + Duration::from_micros(lease_us));
     }
-    Ok(Sent { any, again_at_us: desk.pace.again_at_us(destination) })
+    Ok(Sent { any, again_at_us: desk.again_at_us(destination) })
 }
 
 /// Settles answers; says which destinations have room again. Answers to lookups go to their rounds.
@@ -114,7 +113,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     for ended in replies {
         match ended.purpose.clone() {
             Purpose::Attempt(attempt) => {
-                desk.pace.ended(&attempt.destination, answers::is_destination_failure(&ended));
+                desk.sent_ended(&attempt.destination, answers::is_destination_failure(&ended));
                 attempts.push((attempt, ended));
             }
             Purpose::Lookup(round) => super::lookups::answered(desk, round, ended.outcome, false),
