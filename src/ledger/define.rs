@@ -93,7 +93,7 @@ fn check_function(connection: &Connection, config: &DestinationConfig) -> Result
         &[TEXT],
         "SELECT pg_catalog.to_regprocedure($1 || '(command_ledger.dispatch)') IS NOT NULL",
     );
-    let Transport::Function { function } = &config.transport else { return Ok(()) };
+    let Transport::Function { function, .. } = &config.transport else { return Ok(()) };
     let quoted = function
         .split('.')
         .map(|part| format!("\"{}\"", part.trim_matches('"').replace('"', "\"\"")))

@@ -33,7 +33,7 @@ static REDACT: Statement = Statement::new(
     Mode::Write,
     &[TEXT, TEXT, TIME, TIME],
     "UPDATE command_ledger.command c \
-        SET params=NULL, proposal=NULL, refs=NULL, result=NULL, redacted_at=$3, retain_until=$4 \
+        SET params=NULL, proposal=NULL, refs=NULL, result=NULL, error_message=NULL, redacted_at=$3, retain_until=$4 \
       WHERE c.tenant = $1 AND c.idempotency_key = $2",
 );
 
@@ -161,6 +161,7 @@ fn redact_command(
     }
     command.redacted = true;
     command.result = None;
+    command.live.error_message = None;
     Ok(())
 }
 

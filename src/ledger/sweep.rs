@@ -10,8 +10,7 @@ use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
 use command_ledger_domain::answer::{NoAnswer, NotSent, Wire};
-use command_ledger_domain::config::Transport;
-use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 
 /// Who the journal says acted when only time did.
@@ -22,8 +21,8 @@ static EXPIRED_LEASES: Statement = Statement::new(
     &[TEXT, TIME, BIGINT, INT],
     "SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
       WHERE o.lease_token IS NOT NULL AND ($1 IS NULL OR o.destination = $1) \
-        AND (o.lease_expires_at <= $2 AND ($3 IS NULL OR o.relay_epoch IS NULL OR o.relay_epoch <> $3) \
-             OR $3 IS NOT NULL AND o.relay_epoch IS NOT NULL AND o.relay_epoch <> $3) \
+        AND (o.lease_expires_at <= $2 AND ($3 IS NULL OR $3 > 0 AND o.relay_epoch IS NULL) \
+             OR o.relay_epoch <> $3 AND (o.relay_epoch > 0) = ($3 > 0)) \
       ORDER BY o.destination, o.lease_expires_at LIMIT $4",
 );
 
@@ -55,7 +54,7 @@ fn each(
     connection: &Connection,
     keys: Vec<(String, String)>,
     judge: impl Fn(&mut Batch, &mut Command) -> Result<(), LedgerError>,
-) -> Swept {
+) -> Result<Swept, LedgerError> {
     let mut swept = Swept::default();
     for (tenant, key) in keys {
         let outcome = nested(|| {
@@ -70,14 +69,17 @@ fn each(
         match outcome {
             Ok(Some(any)) => swept.changed += usize::from(any),
             Ok(None) => swept.left += 1,
+            // Not the row's fault, and not to be swallowed.
+            Err(error) if error.code == Code::Canceled => return Err(error),
             Err(error) => log(Level::Warning, &format!("command_ledger: a sweep left one command as it was: {error}")),
         }
     }
-    swept
+    Ok(swept)
 }
 
-/// Ends attempts whose lease is over. `epoch` is the running relay's: leases of older runs are judged at once, its own
-/// never here (it still awaits their answers, or judges them itself).
+/// Ends attempts whose lease is over. `epoch` is the run number of a relay, or of a functions worker (negative): leases of
+/// older runs of its kind are judged at once, its own never here (it still awaits their ends, or judges them itself), and
+/// those of the other kind never. Leases of pull workers are the relay's to judge, and those of whoever claims.
 pub fn expired_leases(
     connection: &Connection,
     destination: Option<&str>,
@@ -96,23 +98,29 @@ pub fn expired_leases(
         limit,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, |batch, command| {
+    each(connection, keys, |batch, command| {
         let Some(lease) = command.lease().cloned() else { return Ok(()) };
-        let of_older_run = epoch.is_some() && lease.epoch.is_some() && lease.epoch != epoch;
-        if command.live.status != Status::Dispatched || lease.expires_us > batch.now_us() && !of_older_run {
+        let over = match (epoch, lease.epoch) {
+            (Some(own), Some(of)) => own != of && (own > 0) == (of > 0),
+            _ => lease.expires_us <= batch.now_us(),
+        };
+        if command.live.status != Status::Dispatched || !over {
             return Ok(());
         }
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
-        // A function's effects are rolled back with the session that held the lease.
-        let wire = match operation.effective.transport {
-            Transport::Function { .. } => Wire::NotSent { reason: NotSent::Withheld },
-            _ => Wire::NoAnswer { reason: NoAnswer::LeaseOver },
+        // A handler's writes are undone with the session that held the lease, whatever the destination is by now.
+        let (wire, why, message) = if lease.epoch.is_some_and(|of| of < 0) {
+            let reason = NotSent::Withheld;
+            (Wire::NotSent { reason }, reason.as_str(), "the functions worker ended before the handler did")
+        } else {
+            let reason = NoAnswer::LeaseOver;
+            (Wire::NoAnswer { reason }, reason.as_str(), "the lease ran out without an answer")
         };
         let mut ending = Ending::of(wire);
-        ending.message = Some("the lease ran out without an answer".into());
-        ending.detail = Some(settle::transport_detail(NoAnswer::LeaseOver.as_str()));
+        ending.message = Some(message.into());
+        ending.detail = Some(settle::transport_detail(why));
         settle::settle(connection, batch, command, &operation, ending).map(drop)
-    }))
+    })
 }
 
 /// Ends commands whose deadline passed before they were sent, and approvals that lapsed.
@@ -123,7 +131,7 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<Swept, LedgerError
         0,
     )?;
     let keys: Vec<_> = rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))).collect();
-    Ok(each(connection, keys, |batch, command| {
+    each(connection, keys, |batch, command| {
         let now_us = batch.now_us();
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
@@ -138,5 +146,5 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<Swept, LedgerError
             _ => return Ok(()),
         };
         batch.apply(command, approval, &operation.destination, event, change).map(drop)
-    }))
+    })
 }

@@ -13,6 +13,7 @@ use super::row::last_rows;
 pub use super::row::{Row, Rows};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::json::Json;
+use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::any::Any;
 use std::cell::Cell;
@@ -261,14 +262,46 @@ pub fn utility(sql: &str) -> Result<(), LedgerError> {
     if code < 0 { Err(defect(format!("SPI error {code} in a utility statement"))) } else { Ok(()) }
 }
 
+/// Runs a statement that calls foreign code, planned for this one call; the first value of its first row, good while the
+/// connection is open. Its text holds names quoted by the server only.
+pub fn call_foreign(sql: &str, types: &[Oid], args: &[Arg]) -> Result<Option<Datum>, LedgerError> {
+    let count = i32::try_from(types.len()).unwrap_or(i32::MAX);
+    if args.len() != types.len() {
+        return Err(defect(format!("{} arguments for {count} in: {sql}", args.len())));
+    }
+    let sql = CString::new(sql).map_err(|_| defect("NUL in a statement"))?;
+    let given: Vec<Option<Datum>> = args.iter().map(Arg::value).collect();
+    let mut values: Vec<Datum> = given.iter().map(|a| a.unwrap_or(Datum::from(0))).collect();
+    let nulls: Vec<std::ffi::c_char> = given.iter().map(|a| if a.is_none() { b'n' } else { b' ' } as _).collect();
+    let mut types = types.to_vec();
+    // SAFETY: types, values and nulls have one entry per argument; an error unwinds.
+    let code = unsafe {
+        pg_sys::SPI_execute_with_args(
+            sql.as_ptr(),
+            count,
+            types.as_mut_ptr(),
+            values.as_mut_ptr(),
+            nulls.as_ptr(),
+            false,
+            1,
+        )
+    };
+    if code < 0 {
+        return Err(defect(format!("SPI error {code} in a call of a function")));
+    }
+    Ok(last_rows().row(0).and_then(|row| row.datum(0)))
+}
+
 /// What a caught panic (a server error that unwound, or a Rust panic) means as an error of ours. The server's own
-/// code is kept where we know it.
+/// code is kept where it decides something: a cancel.
 pub fn error_from_panic(panic: Box<dyn Any + Send>) -> LedgerError {
     use pgrx::pg_sys::panic::CaughtError;
     match panic.downcast::<CaughtError>() {
         Ok(caught) => match *caught {
             CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
-                let mut error = LedgerError::new(Code::Internal, report.message().to_owned());
+                let canceled = report.sql_error_code() == PgSqlErrorCode::ERRCODE_QUERY_CANCELED;
+                let code = if canceled { Code::Canceled } else { Code::Internal };
+                let mut error = LedgerError::new(code, report.message().to_owned());
                 error.detail = report.detail().map(str::to_owned);
                 error.hint = report.hint().map(str::to_owned);
                 error

@@ -54,6 +54,19 @@ pub fn force_durable_commit() {
     }
 }
 
+/// Runs `work`, and puts back every setting that it changed, for the session or the transaction. After an error the end
+/// of the transaction does so.
+pub fn settings_put_back<T>(work: impl FnOnce() -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    // SAFETY: a level of settings is opened and closed, as the server does around functions with a SET clause; on a way
+    // out that skips the second call the transaction is undone, which closes all levels.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        let done = work();
+        pg_sys::AtEOXact_GUC(false, level);
+        done
+    }
+}
+
 /// Runs `work` in a subtransaction: an inner error, a server error or a panic undoes it alone and comes back as `Err`.
 pub fn nested<T>(work: impl FnOnce() -> Result<T, LedgerError>) -> Result<T, LedgerError> {
     // SAFETY: the memory context and resource owner of the outer transaction are restored on both ways out, as

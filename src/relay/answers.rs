@@ -124,6 +124,24 @@ fn no_answer(cause: Cause) -> NoAnswer {
     }
 }
 
+/// As [`success`], for what a function returned: there is no status.
+pub fn success_of_function(
+    connection: &Connection,
+    rule: &SuccessSpec,
+    returned: Option<Datum>,
+) -> Result<(bool, Option<String>), LedgerError> {
+    success(connection, rule, rule.statuses.first().copied().unwrap_or(200), returned)
+}
+
+/// As [`rule`], for what a function returned: there is no status, and a rule that names one never fits.
+pub fn rule_of_function(
+    connection: &Connection,
+    rules: &[config::Rule],
+    returned: Option<Datum>,
+) -> Result<Option<RuleOutcome>, LedgerError> {
+    rule(connection, rules, 0, returned)
+}
+
 /// What the end of an attempt is made of.
 pub fn ending(
     connection: &Connection,

@@ -80,6 +80,11 @@ fn stop(connection: &Connection) -> Result<String, LedgerError> {
             .to_owned());
     }
     let Some(holder) = lock::holder(connection)? else {
+        // One whose relay died under it.
+        if let Some(functions) = lock::functions_holder(connection)? {
+            // SAFETY: reads a backend variable.
+            hooks::stop(functions.pid, unsafe { pg_sys::MyDatabaseId });
+        }
         return Ok(format!("not running (one that has just failed is started again within {RESTART_S} s)"));
     };
     // SAFETY: reads a backend variable.

@@ -1,8 +1,10 @@
 //! One round of the relay: collect answers and settle them, see what time brought about, claim what is due, commit,
-//! hand it to the wire, ask destinations about open cases. No transaction is open while the wire works.
+//! hand it to the wire, ask destinations about open cases. No transaction is open while the wire works. What function
+//! destinations are due is left to the functions worker.
 
 use super::desk::Desk;
-use super::{Next, functions, lookups, sends, transaction};
+use super::keeper::Keeper;
+use super::{Next, complain, lookups, sends, transaction};
 use crate::failpoint;
 use crate::ledger::sweep::{self, Swept};
 use crate::ledger::{adopt, fence, retention};
@@ -20,6 +22,8 @@ use std::time::Duration;
 const BLOCKED_FOR_US: i64 = 1_000_000;
 /// Rows that one sweep judges.
 const SWEEP_LIMIT: i64 = 200;
+/// How long beyond the grace a stopping relay waits for its functions worker, whose handler may ignore the stop.
+const FUNCTIONS_PATIENCE_MS: i64 = 4_000;
 /// Commands that one round of maintenance redacts or deletes.
 const MAINTENANCE_LIMIT: i32 = 500;
 /// Between two rounds of maintenance.
@@ -40,6 +44,9 @@ static AGENDA: Statement = Statement::new(
      SELECT 'lease', NULL, NULL, pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
       WHERE o.lease_token IS NOT NULL AND (o.relay_epoch IS NULL OR o.relay_epoch <> $1) \
      UNION ALL \
+     SELECT 'handler', NULL, NULL, pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
+      WHERE o.lease_token IS NOT NULL AND o.relay_epoch < 0 \
+     UNION ALL \
      SELECT 'overdue', NULL, NULL, pg_catalog.min(o.deadline) FROM command_ledger.outbox o \
       WHERE o.deadline IS NOT NULL AND o.lease_token IS NULL \
      UNION ALL \
@@ -53,9 +60,14 @@ static AGENDA: Statement = Statement::new(
 );
 
 enum Kind {
-    Destination { name: String, function: bool },
+    Destination {
+        name: String,
+        function: bool,
+    },
     Lookup,
     Lease,
+    /// An attempt of the functions worker, which must be there to end it.
+    Handler,
     Overdue,
     Retention,
 }
@@ -68,6 +80,7 @@ struct Item {
 /// The relay of one database, between its sleeps.
 pub struct Cycle {
     desk: Desk,
+    keeper: Keeper,
     /// Leases of earlier runs are judged once, at the start.
     older_leases_judged: bool,
     /// In another place, lookups of earlier runs count no more.
@@ -84,6 +97,7 @@ impl Cycle {
     pub fn start(epoch: i64) -> Result<Self, LedgerError> {
         Ok(Self {
             desk: Desk::open(epoch)?,
+            keeper: Keeper::default(),
             older_leases_judged: false,
             lookups_restarted: false,
             blocked_until_us: HashMap::new(),
@@ -131,7 +145,7 @@ impl Cycle {
                 Next { sleep_until_us: due_us.into_iter().chain(self.desk.kept_until_us()).min(), more }
             }
             Err(error) => {
-                log(Level::Warning, &format!("command_ledger relay: {error}"));
+                complain("command_ledger relay", &error);
                 self.failed = true;
                 Next { sleep_until_us: Some(datum::now_us().saturating_add(BLOCKED_FOR_US)), more: false }
             }
@@ -160,11 +174,16 @@ impl Cycle {
         }
         let (now_us, mut again) = (datum::now_us(), false);
         for item in agenda {
+            if matches!(item.kind, Kind::Handler) {
+                next_us = next_us.min(self.keeper.want_if_gone()?.unwrap_or(i64::MAX));
+                continue;
+            }
             if item.due_us > now_us {
                 next_us = next_us.min(item.due_us);
                 continue;
             }
             match item.kind {
+                Kind::Handler => {}
                 Kind::Lookup => again |= lookups::start(&mut self.desk, limit)?,
                 Kind::Lease => {
                     let swept = transaction::run(|c| sweep::expired_leases(c, None, Some(epoch), SWEEP_LIMIT))?;
@@ -189,11 +208,14 @@ impl Cycle {
                         next_us = next_us.min(*until_us);
                         continue;
                     }
-                    let sent = if function {
-                        functions::run_due(&mut self.desk, fence, &name)?
-                    } else {
-                        sends::send_due(&mut self.desk, fence, &name, limit)?
-                    };
+                    if function {
+                        self.keeper.want()?;
+                        let until_us = now_us.saturating_add(BLOCKED_FOR_US);
+                        next_us = next_us.min(until_us);
+                        self.blocked_until_us.insert(name, until_us);
+                        continue;
+                    }
+                    let sent = sends::send_due(&mut self.desk, fence, &name, limit)?;
                     if sent.any {
                         again = true;
                     } else {
@@ -228,7 +250,7 @@ impl Cycle {
             }
             Ok(_) => false,
             Err(error) => {
-                log(Level::Warning, &format!("command_ledger relay: maintenance: {error}"));
+                complain("command_ledger relay: maintenance", &error);
                 false
             }
         }
@@ -239,12 +261,16 @@ impl Cycle {
         self.desk.reload();
     }
 
-    /// Ends within the grace: answers that come are settled; what is unanswered stays leased for the next run.
+    /// Ends within the grace: answers that come are settled; what is unanswered stays leased for the next run. The
+    /// functions worker ends with the relay.
     pub fn shutdown(&mut self, grace: Duration) {
+        self.keeper.dismiss();
+        let grace_ms = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
         let replies = self.desk.close(grace);
         if !replies.is_empty() {
             sends::settle_replies(&mut self.desk, replies);
         }
+        self.keeper.wait_gone(grace_ms.saturating_add(FUNCTIONS_PATIENCE_MS));
     }
 }
 
@@ -266,6 +292,7 @@ fn agenda(connection: &Connection, epoch: i64) -> Result<Vec<Item>, LedgerError>
                 "lookup" => Kind::Lookup,
                 "lease" => Kind::Lease,
                 "retention" => Kind::Retention,
+                "handler" => Kind::Handler,
                 _ => Kind::Overdue,
             };
             Some(Item { kind, due_us: row.time(3)? })

@@ -248,7 +248,8 @@ fn make_room_in(database: Oid) {
     }
 }
 
-/// Asks the relay of a database to leave, and waits until it has. It may not come back before this transaction ends.
+/// Asks the relay of a database and its functions worker to leave, and waits until they have. They may not come back
+/// before this transaction ends.
 fn make_room(database: Oid) {
     let Some(slot) = shared::find(database.to_u32()) else { return };
     let_go();
@@ -256,18 +257,18 @@ fn make_room(database: Oid) {
     slot.hold_pid.store(unsafe { pg_sys::MyProcPid }, SeqCst);
     HELD.store(database.to_u32(), SeqCst);
     let until_ms = super::signals::monotonic_ms() + LEAVE_MAX_MS;
-    let mut asked = 0;
+    let mut asked = [0, 0];
     loop {
-        let relay = slot.pid.load(SeqCst);
-        if relay == 0 {
-            return;
-        }
-        if relay != asked {
-            stop(relay, database);
-            asked = relay;
+        let there = [slot.pid.load(SeqCst), slot.functions_pid.load(SeqCst)];
+        let Some(pid) = there.into_iter().find(|pid| *pid != 0) else { return };
+        for (pid, asked) in there.into_iter().zip(&mut asked) {
+            if pid != 0 && pid != *asked {
+                stop(pid, database);
+                *asked = pid;
+            }
         }
         if super::signals::monotonic_ms() > until_ms {
-            log(Level::Warning, &format!("the relay (pid {relay}) does not leave the database"));
+            log(Level::Warning, &format!("the relay (pid {pid}) does not leave the database"));
             return;
         }
         nap(LOOK_EVERY_MS);

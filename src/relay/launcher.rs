@@ -66,6 +66,8 @@ const LIBRARY: &str = "command_ledger";
 
 /// The type of worker that pg_stat_activity shows for a relay.
 pub const RELAY_TYPE: &str = "command_ledger relay";
+/// The type of a functions worker.
+const FUNCTIONS_TYPE: &str = "command_ledger functions";
 
 fn copy(target: &mut [c_char], text: &str) {
     let room = target.len().saturating_sub(1);
@@ -95,6 +97,16 @@ fn description(name: &str, kind: &str, function: &str, restart_s: i32) -> pg_sys
 pub fn relay_description(database: u32, database_name: &str, restart_s: i32) -> pg_sys::BackgroundWorker {
     let name = format!("command_ledger relay of {database_name}");
     let mut worker = description(&name, RELAY_TYPE, "command_ledger_relay_main", restart_s);
+    worker.bgw_main_arg = pg_sys::Datum::from(database);
+    // SAFETY: reads a backend variable: who is told when the worker starts or ends.
+    worker.bgw_notify_pid = unsafe { pg_sys::MyProcPid };
+    worker
+}
+
+/// The functions worker of one database, started by its relay and by nobody else.
+pub fn functions_description(database: u32, database_name: &str) -> pg_sys::BackgroundWorker {
+    let name = format!("command_ledger functions of {database_name}");
+    let mut worker = description(&name, FUNCTIONS_TYPE, "command_ledger_functions_main", pg_sys::BGW_NEVER_RESTART);
     worker.bgw_main_arg = pg_sys::Datum::from(database);
     // SAFETY: reads a backend variable: who is told when the worker starts or ends.
     worker.bgw_notify_pid = unsafe { pg_sys::MyProcPid };

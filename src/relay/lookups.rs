@@ -3,7 +3,7 @@
 
 use super::answers;
 use super::desk::{Desk, LookupRound, OpenRound, Purpose};
-use super::{sends, transaction};
+use super::{complain, sends, transaction};
 use crate::failpoint;
 use crate::ledger::batch::Change;
 use crate::ledger::catalog::{self, Operation};
@@ -171,10 +171,7 @@ pub fn settle_rounds(desk: &mut Desk) {
         let Some(open) = desk.rounds.remove(&token) else { continue };
         failpoint::hit("relay_before_lookup_settle");
         if let Err(error) = transaction::run(|connection| settle_round(connection, &open)) {
-            log(
-                Level::Warning,
-                &format!("command_ledger relay: a lookup could not be settled and is asked again: {error}"),
-            );
+            complain("command_ledger relay: a lookup could not be settled and is asked again", &error);
         }
     }
 }

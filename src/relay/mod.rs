@@ -6,6 +6,12 @@
 //! | `launcher` | which databases have a relay; starts, restarts and retires them |
 //! | `worker` | the life of one relay: connect, take the lock, step, sleep, stop |
 //! | `cycle` | one step of work: claim, hand to the wire, settle, look up, sweep |
+//! | `sends`, `answers`, `lookups` | requests, what their answers mean, questions about open cases |
+//! | `desk` | what the relay has in hand |
+//! | `functions` | the life of the worker that runs the handlers of function destinations |
+//! | `handler` | one command of a function destination |
+//! | `pace` | how fast the handlers of each destination may be called |
+//! | `keeper` | the relay starts, wakes and ends the functions worker |
 //! | `transaction` | a short transaction of the relay, with time limits; an error undoes it and comes back |
 //! | `lock` | the lock that makes a relay the only one of its database |
 //! | `signals` | stop, cancel and reload requests |
@@ -24,11 +30,14 @@ pub mod counters;
 pub mod cycle;
 pub mod desk;
 pub mod functions;
+pub mod handler;
 pub mod health;
 pub mod hooks;
+pub mod keeper;
 pub mod launcher;
 pub mod lock;
 pub mod lookups;
+pub mod pace;
 pub mod sends;
 pub mod shared;
 pub mod signals;
@@ -37,6 +46,8 @@ pub mod transaction;
 pub mod wake;
 pub mod worker;
 
+use crate::pg::report::{Level, log};
+use command_ledger_domain::error::{Code, LedgerError};
 use pgrx::pg_sys;
 
 /// When a step wants to be followed by the next one.
@@ -46,6 +57,13 @@ pub struct Next {
     pub sleep_until_us: Option<i64>,
     /// There is more to do now; do not sleep.
     pub more: bool,
+}
+
+/// A warning in the server's log, unless a stop request is what went wrong.
+pub fn complain(what: &str, error: &LedgerError) {
+    if error.code != Code::Canceled || !signals::stop_asked() {
+        log(Level::Warning, &format!("{what}: {error}"));
+    }
 }
 
 /// Installs what must be in place before any process is started. Does nothing where the library is not preloaded (there

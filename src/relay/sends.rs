@@ -3,8 +3,8 @@
 
 use super::answers;
 use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
-use super::signals;
 use super::transaction::{self, Limits};
+use super::{complain, signals};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
 use crate::ledger::dispatch::{self, Claim, Claims};
@@ -15,7 +15,7 @@ use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use crate::pg::transaction::force_durable_commit;
 use crate::settings;
 use command_ledger_domain::config::pace;
-use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::fence::Fence;
 use command_ledger_wire::Cause;
 use std::collections::BTreeSet;
@@ -145,6 +145,10 @@ fn claim(
     } else {
         dispatch::claim_each(connection, batch, fence, &request)?
     };
+    if claims.claimed.iter().any(|one| one.request.is_none()) {
+        // Defined anew since the agenda was read: nothing is claimed, the next look sees it as it is.
+        return Err(LedgerError::new(Code::Internal, "the destination sends no requests any more"));
+    }
     force_durable_commit();
     failpoint::hit("relay_before_claim_commit");
     Ok((claims, now_us))
@@ -187,7 +191,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
         Ok(())
     });
     if let Err(error) = together {
-        log(Level::Warning, &format!("command_ledger relay: a batch of answers is settled one by one: {error}"));
+        complain("command_ledger relay: a batch of answers is settled one by one", &error);
         settled.extend(attempts.into_iter().filter_map(|(attempt, ended)| settle_alone(desk, attempt, ended)));
     } else {
         settled.extend(attempts.into_iter().map(|(attempt, _)| attempt.destination));

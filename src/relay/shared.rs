@@ -6,6 +6,7 @@
 //! | database | whoever claims the slot first | 0: free |
 //! | state, outcome | launcher and worker | see [`State`], [`Outcome`] |
 //! | pid, proc | the worker | 0 and -1: no relay runs |
+//! | functions_pid | the functions worker | 0: none runs |
 //! | wake | committing sessions | there may be work; without a relay: one is wanted |
 //! | changed | DROP and CREATE EXTENSION | the relay must look whether its extension is still there |
 //! | due_us | committing sessions | the earliest moment that the relay may not have read; none: the largest number |
@@ -94,6 +95,7 @@ pub struct Slot {
     pub changed: AtomicU32,
     pub pid: AtomicI32,
     pub proc: AtomicI32,
+    pub functions_pid: AtomicI32,
     pub hold_pid: AtomicI32,
     pub due_us: AtomicI64,
     pub asleep_until_us: AtomicI64,
@@ -160,6 +162,7 @@ impl Slot {
         }
         self.pid.store(0, SeqCst);
         self.proc.store(-1, SeqCst);
+        self.functions_pid.store(0, SeqCst);
         self.hold_pid.store(0, SeqCst);
         self.due_us.store(i64::MAX, SeqCst);
         self.asleep_until_us.store(0, SeqCst);
@@ -267,6 +270,16 @@ pub fn set_latch(proc: i32) {
     }
 }
 
+/// Sets the latch of a process by its pid.
+pub fn wake_pid(pid: i32) {
+    // SAFETY: the entry found is one of the array, from whose start its place is counted.
+    let place = unsafe {
+        let proc = pg_sys::BackendPidGetProc(pid);
+        if proc.is_null() { -1 } else { i32::try_from(proc.offset_from((*pg_sys::ProcGlobal).allProcs)).unwrap_or(-1) }
+    };
+    set_latch(place);
+}
+
 /// Sets this process's own latch.
 pub fn set_my_latch() {
     // SAFETY: MyLatch is valid from process start to exit.
@@ -347,7 +360,8 @@ pub fn release(slot: &'static Slot, if_unused: bool) {
     let Some(shared) = shared() else { return };
     claiming(shared, || {
         let counted = slot.hold_pid.load(SeqCst) != 0 || slot.counters.iter().any(|counter| counter.load(SeqCst) != 0);
-        if slot.pid.load(SeqCst) != 0 || if_unused && counted {
+        let attached = slot.pid.load(SeqCst) != 0 || slot.functions_pid.load(SeqCst) != 0;
+        if attached || if_unused && counted {
             return;
         }
         // Taken back before the last look at what was asked: a session that asks does it the other way round, so that

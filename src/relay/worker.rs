@@ -38,8 +38,7 @@ const CLOCK_STEP_US: i64 = 2_000_000;
 const STATISTICS_MS: i64 = 1_000;
 
 /// Settings of the session: what the ledger's statements rely on, whatever the database or role has set.
-const SESSION_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 9] = [
-    (c"application_name", c"command_ledger relay"),
+const SESSION_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 8] = [
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"default_transaction_isolation", c"read committed"),
     (c"default_transaction_read_only", c"off"),
@@ -56,8 +55,9 @@ const NEWER_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 1] = [(c"transaction_
 #[cfg(not(any(feature = "pg17", feature = "pg18")))]
 const NEWER_SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 0] = [];
 
-fn set_up_session() {
-    for (name, value) in SESSION_SETTINGS.into_iter().chain(NEWER_SETTINGS) {
+fn set_up_session(application: &std::ffi::CStr) {
+    let own = [(c"application_name", application)];
+    for (name, value) in own.into_iter().chain(SESSION_SETTINGS).chain(NEWER_SETTINGS) {
         // SAFETY: both are NUL-terminated; the settings exist in this version.
         unsafe {
             pg_sys::SetConfigOption(
@@ -70,15 +70,31 @@ fn set_up_session() {
     }
 }
 
+/// The beginning of a worker of a database: signals, connection, session. A database that is gone ends the process here.
+pub(super) fn connect(database: pg_sys::Datum, application: &std::ffi::CStr) {
+    signals::install();
+    // SAFETY: the usual start of a worker.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::Oid::from(database.value() as u32),
+            pg_sys::InvalidOid,
+            0,
+        );
+        pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
+    }
+    set_up_session(application);
+    transaction::prepare();
+}
+
 /// The extension's oid, 0 when it is not installed.
-fn extension() -> Result<u32, LedgerError> {
+pub(super) fn extension() -> Result<u32, LedgerError> {
     transaction::bare(transaction::Limits::DEFAULT, c"command_ledger: looking for the extension", || {
         // SAFETY: a catalog look-up inside a transaction.
         Ok(unsafe { pg_sys::get_extension_oid(c"command_ledger".as_ptr(), true) }.to_u32())
     })
 }
 
-fn database_name() -> String {
+pub(super) fn database_name() -> String {
     transaction::bare(transaction::Limits::DEFAULT, c"command_ledger: looking for the database", || {
         // SAFETY: a catalog look-up inside a transaction; the string is copied.
         Ok(unsafe {
@@ -111,12 +127,12 @@ fn attach() -> Option<&'static Slot> {
 }
 
 /// Microseconds as milliseconds, rounded up so that a due time is reached, never negative.
-fn us_to_ms_up(us: i64) -> i64 {
+pub(super) fn us_to_ms_up(us: i64) -> i64 {
     us.max(0) / 1_000 + i64::from(us.max(0) % 1_000 != 0)
 }
 
 /// Waits for the latch, `fd`, the end of the time (milliseconds) or the server's end; answers the events.
-fn wait(fd: Option<std::os::fd::RawFd>, ms: i64) -> u32 {
+pub(super) fn wait(fd: Option<std::os::fd::RawFd>, ms: i64) -> u32 {
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     let ms = std::ffi::c_long::from(ms.clamp(0, i64::from(i32::MAX)));
     // SAFETY: the latch is this process's own; the descriptor is open as long as the cycle lives. Interrupts are served
@@ -139,11 +155,11 @@ fn wait(fd: Option<std::os::fd::RawFd>, ms: i64) -> u32 {
     occurred.cast_unsigned()
 }
 
-/// Takes the lock, waiting a little for a relay that is just ending.
-fn take_lock() -> bool {
+/// Takes a lock, waiting a little for a process that is just ending.
+pub(super) fn take_lock(take: fn() -> bool) -> bool {
     let until_ms = signals::monotonic_ms() + LOCK_PATIENCE_MS;
     while !signals::stop_asked() {
-        if lock::take() {
+        if take() {
             return true;
         }
         if signals::monotonic_ms() >= until_ms {
@@ -183,12 +199,12 @@ impl Clock {
 }
 
 /// Memory that is given back after every step, whatever it allocated.
-struct StepMemory {
+pub(super) struct StepMemory {
     context: pg_sys::MemoryContext,
 }
 
 impl StepMemory {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // SAFETY: a child of the process's long-lived memory, with the usual sizes.
         let context = unsafe {
             pg_sys::AllocSetContextCreateInternal(
@@ -202,7 +218,7 @@ impl StepMemory {
         Self { context }
     }
 
-    fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: the context lives as long as the process; what the step allocated there is not used after it.
         unsafe {
             let before = pg_sys::MemoryContextSwitchTo(self.context);
@@ -331,7 +347,7 @@ fn live(slot: Option<&'static Slot>, name: &str) -> Result<Outcome, LedgerError>
     if extension == 0 {
         return Ok(Outcome::Absent);
     }
-    if !take_lock() {
+    if !take_lock(lock::take) {
         return Ok(if signals::stop_asked() { Outcome::Stopped } else { Outcome::Occupied });
     }
     let epoch = datum::now_us();
@@ -369,18 +385,7 @@ fn live(slot: Option<&'static Slot>, name: &str) -> Result<Outcome, LedgerError>
 #[unsafe(no_mangle)]
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn command_ledger_relay_main(database: pg_sys::Datum) {
-    signals::install();
-    // SAFETY: the usual start of a worker; the database may be gone, which ends the process here.
-    unsafe {
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(
-            pg_sys::Oid::from(database.value() as u32),
-            pg_sys::InvalidOid,
-            0,
-        );
-        pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
-    }
-    set_up_session();
-    transaction::prepare();
+    connect(database, c"command_ledger relay");
     let slot = attach();
     let name = database_name();
     if let Some(slot) = slot {

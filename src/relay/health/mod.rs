@@ -6,9 +6,11 @@
 //! | file | rows |
 //! |---|---|
 //! | `server` | preloaded, standby, durability, clock, worker_slots |
+//! | `functions` | functions_worker |
 //! | `relay` | relay_running, relay_enabled, fence, paused_destinations, secrets |
 //! | `ledger` | outbox, reconciliation, other_identity, guards |
 
+mod functions;
 mod ledger;
 mod relay;
 mod server;
@@ -108,6 +110,7 @@ pub fn health(call: &Call) -> Result<Option<Datum>, LedgerError> {
             server::preloaded(),
             server::standby(),
             relay::running(connection, now_us)?,
+            functions::worker(connection, tenants, now_us)?,
             relay::enabled(),
             relay::fenced(connection)?,
             server::durability(),

@@ -111,7 +111,8 @@ pub fn worker_slots(now_us: i64) -> Check {
                 "a relay found no free background worker {} ago (max_worker_processes is {max})",
                 span(now_us - at_us)
             ),
-            "Each database with a ledger needs one, the launcher one more: raise max_worker_processes and restart.",
+            "Each database with a ledger needs one, and one more where it has function destinations; the launcher needs one: \
+             raise max_worker_processes and restart.",
         ),
         None => Check::good(NAME, format!("max_worker_processes is {max}; no relay was refused one in the last hour")),
     }

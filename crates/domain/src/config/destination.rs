@@ -3,7 +3,7 @@
 use super::effective::{Effective, effective_of};
 use super::reader::{Field, Read};
 use super::request::{LookupPatch, RequestPatch, Rule, SuccessPatch, rules};
-use super::values::{Zero, duration, header_name, qualified_function};
+use super::values::{DEFAULT_TIMEOUT_MS, HOUR_MS, Zero, duration, duration_up_to, header_name, qualified_function};
 use crate::answer::IdempotencyMode;
 use crate::error::{Code, LedgerError};
 use crate::json::Json;
@@ -14,10 +14,12 @@ use crate::retry::Window;
 pub enum Transport {
     /// The relay sends HTTP requests.
     Http,
-    /// The relay calls a SQL function `(command_ledger.dispatch) -> jsonb`.
+    /// The functions worker calls a SQL function `(command_ledger.dispatch) -> jsonb`.
     Function {
         /// `schema.name`
         function: String,
+        /// How long one call may take, with its confirmation (default 10s), in milliseconds.
+        timeout_ms: i64,
     },
     /// Workers claim and make the call themselves.
     Pull,
@@ -115,7 +117,7 @@ pub struct DestinationConfig {
 
 /// The fields of the document.
 const FIELDS: &[&str] =
-    &["transport", "function", "request", "idempotency", "success", "lookup", "rules", "limits", "breaker"];
+    &["transport", "function", "timeout", "request", "idempotency", "success", "lookup", "rules", "limits", "breaker"];
 
 /// The limits and the breaker alone, for who claims: the rest of the document (templates among it) is not read.
 ///
@@ -152,8 +154,18 @@ impl DestinationConfig {
             return Err(request.invalid("only transport http has a request").hint("leave out request"));
         }
         let function = object.get("function");
+        if let (Some(timeout), true) = (object.get("timeout"), kind != Kind::Function) {
+            return Err(timeout
+                .invalid("only transport function has a timeout of its own")
+                .hint("transport http has request.timeout; the worker of a pull destination chooses its lease"));
+        }
         let transport = match (kind, &function) {
-            (Kind::Function, _) => Transport::Function { function: qualified_function(&object.required("function")?)? },
+            (Kind::Function, _) => Transport::Function {
+                function: qualified_function(&object.required("function")?)?,
+                timeout_ms: object
+                    .read("timeout", |f| duration_up_to(f, Zero::Refused, HOUR_MS))?
+                    .unwrap_or(DEFAULT_TIMEOUT_MS),
+            },
             (_, Some(function)) => {
                 return Err(function.invalid("only transport function has a function").hint("leave out function"));
             }

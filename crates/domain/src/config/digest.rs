@@ -64,7 +64,7 @@ impl Effective {
         match &self.transport {
             Transport::Http => add("transport", Part::text("http")),
             Transport::Pull => add("transport", Part::text("pull")),
-            Transport::Function { function } => {
+            Transport::Function { function, .. } => {
                 add("transport", Part::text("function"));
                 add("function", Part::text(function));
             }

@@ -4,8 +4,8 @@
 use super::body::{Body, body};
 use super::reader::{Field, Read};
 use super::values::{
-    Zero, duration, duration_up_to, header_name, is_header_text, is_token, is_url_byte, jsonpath, method, secret_name,
-    url_authority_fault,
+    HOUR_MS, Zero, duration, duration_up_to, header_name, is_header_text, is_token, is_url_byte, jsonpath, method,
+    secret_name, url_authority_fault,
 };
 use crate::answer::RuleOutcome;
 use crate::json::Json;
@@ -13,7 +13,6 @@ use crate::template::Template;
 
 const MAX_HEADERS: usize = 64;
 const MAX_RULES: usize = 64;
-const HOUR_MS: i64 = 3_600_000;
 
 /// How a request proves who sends it. Secrets are named, never held.
 #[derive(Clone, Debug, PartialEq, Eq)]

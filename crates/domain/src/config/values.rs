@@ -5,6 +5,11 @@ use super::reader::{Field, Read};
 /// The longest duration that a definition may state: 36,500 days, in milliseconds.
 pub const MAX_DURATION_MS: i64 = 36_500 * 86_400_000;
 
+/// The longest time that one request or one call of a function may take.
+pub(crate) const HOUR_MS: i64 = 3_600_000;
+/// How long one may take where the document does not say.
+pub(crate) const DEFAULT_TIMEOUT_MS: i64 = 10_000;
+
 /// Headers that the ledger or the HTTP layer sets, or that carry credentials: never from `headers`.
 const RESERVED_HEADERS: [(&str, &str); 16] = [
     ("host", "it follows from the URL"),

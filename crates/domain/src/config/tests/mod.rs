@@ -63,6 +63,18 @@ fn the_smallest_destination_has_every_default() {
 }
 
 #[test]
+fn a_function_has_ten_seconds_unless_its_document_says_otherwise() {
+    let timeout = |rest: &str| {
+        let config = destination(&format!(r#"{{"transport": "function", "function": "a.b"{rest}}}"#));
+        config.transport
+    };
+    let function = |timeout_ms| Transport::Function { function: "a.b".into(), timeout_ms };
+    assert_eq!(timeout(""), function(10_000));
+    assert_eq!(timeout(r#", "timeout": "250ms""#), function(250));
+    assert_eq!(timeout(r#", "timeout": "1h""#), function(3_600_000));
+}
+
+#[test]
 fn the_smallest_lookup_has_every_default_but_no_settle_delay() {
     let text = http(r#""lookup": {"url": "https://h/q", "records": "$[*]", "match": "$.r", "record_id": "$.id"}"#);
     let lookup = destination(&text).alone().expect("whole").lookup.expect("defined");
