@@ -4,12 +4,13 @@
 use super::command::{Command, Lease, Queued};
 use super::journal;
 use super::{fence, rows};
-use crate::pg::spi::{Arg, Connection};
+use crate::pg::spi::{Arg, Connection, Row};
 use crate::relay::counters::{self, Counter};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::Deadline;
 use command_ledger_domain::status::{ApprovalState, CaseAction, CaseReason, Event, Status, Transition, next};
+use std::rc::Rc;
 
 /// Who acts, and when.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ pub struct Batch {
     events: Vec<journal::Row>,
     queue_inserts: Vec<(Command, String)>,
     queue_updates: Vec<Command>,
-    queue_deletes: Vec<(String, String)>,
+    queue_deletes: Vec<(String, String, Option<Rc<Row>>)>,
     at_rest: Vec<rows::AtRest>,
     opened: Vec<OpenedCase>,
     reasons: Vec<(String, String, CaseReason)>,
@@ -277,8 +278,10 @@ impl Batch {
         } else {
             let kept = command.queued.take().and_then(|q| q.kept_record_id);
             if was_queued {
-                self.queue_deletes.push((tenant.clone(), key.clone()));
-                self.queue_inserts.pop_if(|(last, _)| last.tenant == tenant && last.key == key);
+                let same = |last: &Command| last.tenant == tenant && last.key == key;
+                self.queue_inserts.pop_if(|(last, _)| same(last));
+                self.queue_updates.pop_if(|last| same(last));
+                self.queue_deletes.push((tenant.clone(), key.clone(), command.held_rows.queued.take()));
             }
             let record_id =
                 change.record_id.or(kept.filter(|_| kept_before && command.live.status == Status::Confirmed));
@@ -329,8 +332,8 @@ impl Batch {
         if !self.at_rest.is_empty() {
             rows::write_at_rest(connection, &self.at_rest)?;
         }
-        for (tenant, key) in &self.queue_deletes {
-            rows::DELETE_QUEUED.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
+        for (tenant, key, held) in &self.queue_deletes {
+            rows::delete_queued(connection, tenant, key, held.as_deref())?;
         }
         if !self.queue_updates.is_empty() {
             rows::update_queued(connection, &self.queue_updates)?;

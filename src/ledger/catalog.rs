@@ -7,8 +7,9 @@ use crate::pg::spi::{Arg, Connection, INT, Mode, Row, Statement, TEXT};
 use crate::pg::watch;
 use command_ledger_domain::approval::ApprovalRule;
 use command_ledger_domain::canonical::Pointer;
-use command_ledger_domain::config::{self, CommandTypePolicy, DestinationConfig, Effective, LaneOnFailure};
+use command_ledger_domain::config::{self, CommandTypePolicy, DestinationConfig, Effective, LaneOnFailure, Limits};
 use command_ledger_domain::error::{Code, LedgerError};
+use command_ledger_domain::json::Json;
 use command_ledger_domain::lookup::LookupPolicy;
 use command_ledger_domain::retry::{RetryPolicy, window_end_us};
 use pgrx::pg_sys::Oid;
@@ -58,6 +59,8 @@ const COMMAND_TYPES: &CStr = c"command_type";
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::new(HashMap::new());
     static KNOWN: RefCell<Known> = RefCell::default();
+    /// Destinations, good under one generation.
+    static REACHED: RefCell<(u64, HashMap<String, Rc<Destination>>)> = RefCell::default();
 }
 
 macro_rules! operation_columns {
@@ -180,6 +183,43 @@ fn known(
         }
     });
     Ok(operation)
+}
+
+/// What a claim needs to know of a destination.
+pub struct Destination {
+    pub transport: String,
+    pub limits: Limits,
+    pub paused: bool,
+}
+
+static DESTINATION: Statement = Statement::new(
+    Mode::Latest,
+    &[TEXT],
+    "SELECT d.paused_at IS NOT NULL, d.config FROM command_ledger.destination d WHERE d.name = $1",
+);
+
+/// A destination as it is now (CL003); kept like an operation.
+pub fn destination(connection: &Connection, name: &str) -> Result<Rc<Destination>, LedgerError> {
+    let generation = watch::generation(&[DESTINATIONS]);
+    let known =
+        REACHED.with_borrow(|(of, known)| if generation == Some(*of) { known.get(name).map(Rc::clone) } else { None });
+    if let Some(destination) = known {
+        return Ok(destination);
+    }
+    let row = DESTINATION.first(connection, &[Arg::Text(name)])?.ok_or_else(unknown_destination)?;
+    let config = row.json(1)?.ok_or_else(unknown_destination)?;
+    let transport = config.get("transport").and_then(Json::as_str).unwrap_or_default().to_owned();
+    let destination = Rc::new(Destination { transport, limits: config::pace(&config)?.0, paused: row.bool(0) });
+    if let Some(generation) = generation {
+        REACHED.with_borrow_mut(|(of, known)| {
+            if *of != generation || known.len() >= CACHE_LIMIT {
+                known.clear();
+                *of = generation;
+            }
+            known.insert(name.to_owned(), Rc::clone(&destination));
+        });
+    }
+    Ok(destination)
 }
 
 /// What every writer of definitions says when it has written.

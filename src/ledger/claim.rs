@@ -3,23 +3,25 @@
 use super::access::{Caller, Capability, as_owner, tenant_of};
 use super::catalog;
 use super::command::{self, Lease};
-use super::dispatch::{self, Claim, Claimed};
+use super::dispatch::{self, Claim, Claimed, Claims};
 use super::pull::batch_of;
 use super::receipt;
 use super::register::{intent_from, register_intent};
-use super::sweep;
+use super::sweep::{self, Swept};
 use super::{approve, fence};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
-use crate::pg::spi::{Arg, Connection, Mode, OID, Statement, TEXT};
+use crate::pg::spi::{Arg, Connection, Mode, OID, Statement};
 use crate::pg::transaction::{self, nested};
 use crate::pg::tuple::{RowSet, RowType};
 use crate::relay::wake;
 use command_ledger_domain::error::{Code, LedgerError};
+use command_ledger_domain::fence::Fence;
 use command_ledger_domain::retry::check_lease;
 use command_ledger_domain::status::Status;
 use pgrx::pg_sys::Datum;
+use std::cell::Cell;
 
 /// Most commands of one claim.
 const MAX_CLAIM: i32 = 1_000;
@@ -31,12 +33,6 @@ static GRANTS: Statement = Statement::new(
     &[OID],
     "SELECT a.tenant, a.command_types FROM command_ledger.access a \
       WHERE a.capability = 'execute' AND pg_catalog.pg_has_role($1, a.role::oid, 'USAGE')",
-);
-
-static TRANSPORT: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT],
-    "SELECT d.config ->> 'transport' FROM command_ledger.destination d WHERE d.name = $1",
 );
 
 /// CL013, and what else a claim needs of its transaction.
@@ -72,16 +68,13 @@ fn worker_of(call: &Call, argument: usize) -> Result<Option<&str>, LedgerError> 
 }
 
 fn require_pull(connection: &Connection, destination: &str) -> Result<(), LedgerError> {
-    let transport = TRANSPORT
-        .first(connection, &[Arg::Text(destination)])?
-        .ok_or_else(catalog::unknown_destination)?
-        .text_or_empty(0);
-    if transport == "pull" {
+    let known = catalog::destination(connection, destination)?;
+    if known.transport == "pull" {
         return Ok(());
     }
     Err(LedgerError::new(
         Code::InvalidArgument,
-        format!("the destination has transport {transport}: the relay sends to it"),
+        format!("the destination has transport {}: the relay sends to it", known.transport),
     )
     .hint("Workers claim from destinations with transport pull."))
 }
@@ -128,7 +121,7 @@ fn dispatch_fields(claimed: &Claimed) -> [Option<Datum>; 11] {
         Some(datum::text(&command.destination_key())),
         Some(datum::text(&command.command_type)),
         Some(Datum::from(command.type_version)),
-        Some(jsonb::to_datum(&claimed.params)),
+        Some(claimed.stored_params.unwrap_or_else(|| jsonb::to_datum(&claimed.params))),
         Some(datum::time(claimed.lease.expires_us)),
         command.deadline_us.map(datum::time),
     ]
@@ -150,7 +143,11 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let (tenants, command_types) = scope(caller, connection, tenant)?;
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
-        let swept = sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
+        // Leases that ran out give their places back. Only if there is one: looking costs a statement.
+        let first_lease_us = dispatch::enter(connection, destination)?.first_lease_us;
+        let any_over = first_lease_us.is_some_and(|expires_us| expires_us <= datum::now_us());
+        let sweep = || sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM);
+        let swept = if any_over { sweep()? } else { Swept::default() };
         let request = Claim {
             destination,
             max,
@@ -160,11 +157,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             tenants: tenants.as_deref(),
             command_types: command_types.as_deref(),
         };
-        let together = nested(|| dispatch::claim_together(connection, batch_of(caller), fence, &request));
-        let claims = match together {
-            Ok(claims) => claims,
-            Err(_) => dispatch::claim_each(connection, || batch_of(caller), fence, &request)?,
-        };
+        let claims = claim_carefully(caller, connection, fence, &request)?;
         if swept.changed > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();
@@ -184,6 +177,29 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         Ok(())
     })?;
     Ok(None)
+}
+
+thread_local! {
+    /// Whether the next claim of this session runs in a subtransaction: the first one does, and the one after a failure.
+    static CAREFUL: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Claims together, and one by one if that fails. A subtransaction costs something, so a session whose last claim went
+/// well does without: should this one fail, its error reaches the worker, and the next claim is careful again.
+fn claim_carefully(
+    caller: &Caller,
+    connection: &Connection,
+    fence: Fence,
+    request: &Claim,
+) -> Result<Claims, LedgerError> {
+    let together = || dispatch::claim_together(connection, batch_of(caller), fence, request);
+    let claims = if CAREFUL.replace(true) {
+        nested(together).or_else(|_| dispatch::claim_each(connection, || batch_of(caller), fence, request))?
+    } else {
+        together()?
+    };
+    CAREFUL.set(false);
+    Ok(claims)
 }
 
 /// The relay judges a lease that ends without a word, and may have read its agenda before this one was given.

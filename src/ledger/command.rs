@@ -3,13 +3,16 @@
 //! The live state (status, attempt, flags, journal head) stands in the outbox row while there is one, in the command
 //! row otherwise; [`Live`] is that state wherever it stands.
 
+use super::store;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Row, Statement, TEXT};
+use crate::pg::transaction;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::key;
 use command_ledger_domain::retry::Deadline;
 use command_ledger_domain::status::{ApprovalState, CaseReason, ErrorClass, State, Status};
 use pgrx::pg_sys::Datum;
+use std::rc::Rc;
 
 /// What changes during a command's life.
 #[derive(Clone, Debug)]
@@ -100,6 +103,21 @@ pub struct Command {
     pub result: Option<Datum>,
     pub live: Live,
     pub queued: Option<Queued>,
+    pub held_rows: HeldRows,
+}
+
+/// The rows that a command was read from, while this transaction holds them and has not written them since: they can be
+/// written where they stand.
+#[derive(Clone, Default)]
+pub struct HeldRows {
+    pub record: Option<Rc<Row>>,
+    pub queued: Option<Rc<Row>>,
+}
+
+impl std::fmt::Debug for HeldRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldRows").finish_non_exhaustive()
+    }
 }
 
 const COMMAND_COLUMNS: usize = 30;
@@ -234,6 +252,7 @@ fn command_of(row: &Row) -> Result<Command, LedgerError> {
             success_kept: false,
         },
         queued: None,
+        held_rows: HeldRows::default(),
     })
 }
 
@@ -284,21 +303,37 @@ pub fn read(connection: &Connection, tenant: &str, key: &str) -> Result<Option<C
 
 /// Reads a command as it is committed now (and as this transaction changed it).
 pub fn read_fresh(connection: &Connection, tenant: &str, key: &str) -> Result<Option<Command>, LedgerError> {
+    if transaction::is_read_committed()
+        && let Some(found) = store::find(tenant, key)
+    {
+        return found;
+    }
     READ_FRESH.first(connection, &[Arg::Text(tenant), Arg::Text(key)])?.as_ref().map(joined).transpose()
 }
 
-/// Reads queued commands whose outbox rows the caller holds; each with the row that its params stand in.
-pub fn read_queued(
-    connection: &Connection,
-    keys: &[(String, String)],
-) -> Result<Vec<(Command, Row, usize)>, LedgerError> {
+/// A queued command and its params.
+pub type WithParams = (Command, Option<Datum>);
+
+/// Reads queued commands whose outbox rows the caller holds; each with its params (none if they were taken away).
+pub fn read_queued(connection: &Connection, keys: &[(String, String)]) -> Result<Vec<WithParams>, LedgerError> {
+    if transaction::is_read_committed()
+        && let Some(found) = store::find_queued(keys)
+    {
+        return found;
+    }
     let (tenants, keys): (Vec<String>, Vec<String>) = keys.iter().cloned().unzip();
     let rows = READ_MANY.run(connection, &[Arg::Texts(&tenants), Arg::Texts(&keys)], 0)?;
-    rows.iter().map(|row| Ok((joined(&row)?, row, COMMAND_COLUMNS + OUTBOX_COLUMNS))).collect()
+    rows.iter().map(|row| Ok((joined(&row)?, row.datum(COMMAND_COLUMNS + OUTBOX_COLUMNS)))).collect()
 }
 
 /// Reads and locks a command: its row, then its outbox row.
 pub fn lock(connection: &Connection, tenant: &str, key: &str) -> Result<Option<Command>, LedgerError> {
+    // Above READ COMMITTED a row that changed since the snapshot must end as a serialization failure.
+    if transaction::is_read_committed()
+        && let Some(locked) = store::lock(tenant, key)
+    {
+        return locked;
+    }
     match LOCK_COMMAND.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
         Some(row) => with_outbox(connection, &row).map(Some),
         None => Ok(None),

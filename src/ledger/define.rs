@@ -198,6 +198,7 @@ fn switch(call: &Call, statement: &Statement, paused: bool) -> Result<Option<Dat
         let by = caller.name();
         let all = [Arg::Text(name), Arg::Time(datum::now_us()), Arg::Text(&by)];
         let touched = statement.execute(connection, if paused { &all } else { &all[..1] })?;
+        catalog::changed();
         if touched == 0 { Err(catalog::unknown_destination()) } else { Ok(()) }
     })?;
     wake::at_commit();

@@ -4,13 +4,13 @@
 use super::batch::{Batch, Change};
 use super::catalog::Operation;
 use super::command::{self, Command, Lease};
-use super::{approve, catalog, fence, settle};
+use super::{advisory, approve, catalog, fence, settle};
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::{Level, defect, log};
 use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
 use crate::pg::transaction::nested;
-use command_ledger_domain::config::{IdempotencyMode, Transport, pace};
+use command_ledger_domain::config::{IdempotencyMode, Transport};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::{ClaimAllowed, Fence, Identity, RowFacts, claim_allowed};
 use command_ledger_domain::hash::{hex, params_hash, sha256};
@@ -19,25 +19,15 @@ use command_ledger_domain::key;
 use command_ledger_domain::request::{self, Intent, RenderedRequest};
 use command_ledger_domain::retry::lease_expiry_us;
 use command_ledger_domain::status::{ApprovalState, ErrorClass, Event, Status};
+use pgrx::pg_sys::Datum;
 use std::rc::Rc;
-
-static LOCK_DESTINATION: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT],
-    "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('command_ledger.claim/' || $1, 0))",
-);
 
 static IN_FLIGHT: Statement = Statement::new(
     Mode::Fresh,
     &[TEXT],
-    "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE o.counted_attempts > 1) FROM command_ledger.outbox o \
+    "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE o.counted_attempts > 1), \
+            pg_catalog.min(o.lease_expires_at) FROM command_ledger.outbox o \
       WHERE o.destination = $1 AND o.lease_token IS NOT NULL",
-);
-
-static PAUSED: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT],
-    "SELECT d.paused_at IS NOT NULL, d.config FROM command_ledger.destination d WHERE d.name = $1",
 );
 
 static CANDIDATES: Statement = Statement::new(
@@ -107,6 +97,8 @@ pub struct Claimed {
     pub command: Command,
     pub operation: Rc<Operation>,
     pub params: Json<'static>,
+    /// The same as they are stored; good while the connection is open.
+    pub stored_params: Option<Datum>,
     /// What is sent, for an HTTP destination.
     pub request: Option<Box<RenderedRequest>>,
     pub lease: Lease,
@@ -117,26 +109,36 @@ pub fn token_mark(token: &[u8; 16]) -> String {
     hex(&sha256(token)[..12])
 }
 
-/// How many more attempts may be in flight at a destination: in all, and of these repeats. The caller holds the
-/// destination's lock, so that the answer stays true until its commit.
-fn room(connection: &Connection, destination: &str) -> Result<(i64, i64), LedgerError> {
-    let Some(row) = PAUSED.first(connection, &[Arg::Text(destination)])? else {
-        return Err(catalog::unknown_destination());
-    };
-    if row.bool(0) {
-        return Ok((0, 0));
-    }
-    let config = row.json(1)?.ok_or_else(catalog::unknown_destination)?;
-    let (limits, _) = pace(&config)?;
-    let leased = IN_FLIGHT.first(connection, &[Arg::Text(destination)])?;
-    let (all, repeats) = leased.map_or((0, 0), |r| (r.big(0).unwrap_or(0), r.big(1).unwrap_or(0)));
-    Ok(((limits.in_flight - all).max(0), (limits.retries_in_flight - repeats).max(0)))
+/// What may start at a destination now. Whoever has it holds the destination's lock, so that it stays true until the
+/// commit.
+pub struct Room {
+    /// Attempts that may start, and of these repeats.
+    all: i64,
+    repeats: i64,
+    /// When the first lease of an attempt in flight ends.
+    pub first_lease_us: Option<i64>,
 }
 
-/// Waits for the destination's claim lock, which is held until the end of the transaction.
-pub fn lock_destination(connection: &Connection, destination: &str) -> Result<(), LedgerError> {
-    LOCK_DESTINATION.first(connection, &[Arg::Text(destination)])?;
-    Ok(())
+/// Waits for a destination's lock and counts what is in flight there.
+///
+/// # Errors
+/// CL003 for an unknown destination.
+pub fn enter(connection: &Connection, destination: &str) -> Result<Room, LedgerError> {
+    advisory::lock_destination(destination);
+    room(connection, destination)
+}
+
+/// Counts again what is in flight, under the lock.
+pub fn room(connection: &Connection, destination: &str) -> Result<Room, LedgerError> {
+    let known = catalog::destination(connection, destination)?;
+    let leased = IN_FLIGHT.first(connection, &[Arg::Text(destination)])?;
+    let count = |column| leased.as_ref().and_then(|row| row.big(column)).unwrap_or(0);
+    let left = |limit: i64, used: i64| if known.paused { 0 } else { (limit - used).max(0) };
+    Ok(Room {
+        all: left(known.limits.in_flight, count(0)),
+        repeats: left(known.limits.retries_in_flight, count(1)),
+        first_lease_us: leased.as_ref().and_then(|row| row.time(2)),
+    })
 }
 
 /// What a claim handed out.
@@ -222,16 +224,15 @@ pub fn claim(
 
 /// Locks what is due and has room, in the order in which it is to be sent.
 fn candidates(connection: &Connection, now_us: i64, claim: &Claim) -> Result<Vec<(String, String)>, LedgerError> {
-    lock_destination(connection, claim.destination)?;
-    let (room, retry_room) = room(connection, claim.destination)?;
-    let wanted = i64::from(claim.max.max(0)).min(room);
+    let room = enter(connection, claim.destination)?;
+    let wanted = i64::from(claim.max.max(0)).min(room.all);
     if wanted == 0 {
         return Ok(Vec::new());
     }
     let identity = fence::identity();
     let mut keys = Vec::new();
     // First attempts come first: repeats never crowd them out.
-    for (repeats, limit) in [(false, wanted), (true, wanted.min(retry_room))] {
+    for (repeats, limit) in [(false, wanted), (true, wanted.min(room.repeats))] {
         let limit = limit.min(wanted - i64::try_from(keys.len()).unwrap_or(0));
         if limit <= 0 {
             continue;
@@ -265,14 +266,15 @@ fn judge_all(
         return Ok(Vec::new());
     }
     let mut claimed = Vec::with_capacity(keys.len());
-    for (command, row, params) in command::read_queued(connection, keys)? {
-        let tree = match row.datum(params) {
+    for (command, params) in command::read_queued(connection, keys)? {
+        let tree = match params {
             // SAFETY: the statement selects jsonb in this column.
             Some(datum) => unsafe { JsonbArg::new(datum) }.tree()?.into_owned(),
             // Taken away behind the ledger's back: not what the hash says, and no reason to leave the others unsent.
             None => Json::Null,
         };
-        claimed.extend(judge(connection, batch, fence, claim, command, tree)?);
+        let one = judge(connection, batch, fence, claim, command, tree)?;
+        claimed.extend(one.map(|one| Claimed { stored_params: params, ..one }));
     }
     Ok(claimed)
 }
@@ -287,15 +289,14 @@ pub fn claim_one(
     request: &Claim,
     seen: &Command,
 ) -> Result<Option<Claimed>, LedgerError> {
-    lock_destination(connection, request.destination)?;
-    let (room, retry_room) = room(connection, request.destination)?;
+    let room = enter(connection, request.destination)?;
     let args = [Arg::Text(&seen.tenant), Arg::Text(&seen.key)];
-    if room == 0 || !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
+    if room.all == 0 || !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
         return Ok(None);
     }
     let Some(command) = command::read_fresh(connection, &seen.tenant, &seen.key)? else { return Ok(None) };
     let due = command.queued.as_ref().is_some_and(|q| q.due_us <= batch.now_us());
-    let has_room = command.live.counted == 0 || retry_room > 0;
+    let has_room = command.live.counted == 0 || room.repeats > 0;
     if command.live.status != Status::Approved || !due || !has_room || command.params_hash != seen.params_hash {
         return Ok(None);
     }
@@ -383,7 +384,7 @@ fn judge(
                 ..Change::default()
             };
             batch.apply(&mut command, approval, &operation.destination, Event::Claim, change)?;
-            Ok(Some(Claimed { command, operation, params, request, lease }))
+            Ok(Some(Claimed { command, operation, params, stored_params: None, request, lease }))
         }
     }
 }

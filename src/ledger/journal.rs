@@ -1,7 +1,7 @@
 //! The journal: entries chained by hash, and the check of a chain. Entry 0 is the command row itself.
 
 use super::batch::Actor;
-use super::command::Command;
+use super::command::{Command, HeldRows};
 use super::rows;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BYTEA, Connection, INT, Mode, Statement, TEXT};
@@ -188,6 +188,7 @@ pub fn note(
     )?;
     command.live.seq = row.seq;
     command.live.head = row.hash;
+    command.held_rows = HeldRows::default();
     Ok(())
 }
 

@@ -27,8 +27,8 @@ static IN_LANE: Statement = Statement::new(
 );
 
 /// Takes a lane's lock until the end of the transaction: places are given in the order of this lock.
-pub fn lock(connection: &Connection, tenant: &str, destination: &str, lane: &str) -> Result<(), LedgerError> {
-    advisory::lock(connection, &[b"lane", tenant.as_bytes(), destination.as_bytes(), lane.as_bytes()])
+pub fn lock(tenant: &str, destination: &str, lane: &str) {
+    advisory::lock(&[b"lane", tenant.as_bytes(), destination.as_bytes(), lane.as_bytes()]);
 }
 
 /// Takes the last place of a lane, whose lock the caller holds.

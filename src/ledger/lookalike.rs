@@ -57,7 +57,7 @@ pub fn check(
     let Some(Lookalike { action, .. }) = &operation.policy.lookalike else { return Ok(Vec::new()) };
     if *action == LookalikeAction::Block {
         // Two look-alikes under different keys at the same moment must see each other.
-        advisory::lock(connection, &[b"lookalike", hash])?;
+        advisory::lock(&[b"lookalike", hash]);
     }
     let others = commands_like(connection, operation, key, hash, now_us)?;
     let named: Vec<&str> = distinct_from.into_iter().collect();

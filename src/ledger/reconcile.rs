@@ -145,7 +145,7 @@ fn open(
     caller.require(connection, Capability::Operate, tenant, Some(&seen.command_type))?;
     let operation = catalog::version(connection, &seen.command_type, seen.type_version)?;
     if let Some(lane) = &seen.ordering_key {
-        lane::lock(connection, tenant, &operation.destination, lane)?;
+        lane::lock(tenant, &operation.destination, lane);
     }
     Ok((command::lock_existing(connection, tenant, key)?, operation))
 }

@@ -177,12 +177,7 @@ pub fn register_intent(caller: &Caller, connection: &Connection, intent: &Intent
     let tree = intent.params.tree()?;
     // A few times at most: the winner of a race may be gone again by the time it is read.
     for _ in 0..3 {
-        let direct = if transaction::is_read_committed() { store::find(intent.tenant, intent.key) } else { None };
-        let existing = match direct {
-            Some(found) => found?,
-            None => command::read_fresh(connection, intent.tenant, intent.key)?,
-        };
-        if let Some(existing) = existing {
+        if let Some(existing) = command::read_fresh(connection, intent.tenant, intent.key)? {
             return compare(connection, existing, intent, &tree);
         }
         if let Some(created) = create(caller, connection, intent, &tree)? {
@@ -284,7 +279,7 @@ fn create(
         deadline = deadline.counted_from(now_us, operation.policy.retry.deadline_ms);
     }
     if let Some(lane) = intent.ordering_key {
-        lane::lock(connection, intent.tenant, &operation.destination, lane)?;
+        lane::lock(intent.tenant, &operation.destination, lane);
     }
     let lookalike_until_us = operation.policy.lookalike.as_ref().map(|l| plus_ms(now_us, l.window_ms));
     let retention = &operation.policy.retention;
@@ -339,6 +334,7 @@ fn create(
         result: None,
         live: Live::registered(to, head),
         queued: None,
+        held_rows: command::HeldRows::default(),
     };
     if let Some(lane) = intent.ordering_key {
         lane::enter(connection, intent.tenant, &operation.destination, lane, intent.key)?;

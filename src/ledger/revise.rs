@@ -64,6 +64,7 @@ fn write_content(
         ],
     )?;
     approve::REVOKE.execute(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key), Arg::Time(now_us)])?;
+    command.held_rows = command::HeldRows::default();
     command.params_hash = verdict.params_hash;
     command.intent_hash = verdict.intent_hash;
     command.approvals_required = verdict.approvals_required;

@@ -6,7 +6,7 @@ use super::journal;
 use super::store;
 use crate::pg::datum;
 use crate::pg::jsonb;
-use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Statement, TEXT, TIME, UUID, array};
+use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Row, Statement, TEXT, TIME, UUID, array};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::plus_ms;
@@ -46,9 +46,9 @@ const JSONBS: Oid = pg_sys::JSONBARRAYOID;
 
 /// The live state of a command that has no outbox row (any more), for its own row.
 pub struct AtRest {
-    command: Command,
-    record_id: Option<String>,
-    result: Option<Json<'static>>,
+    pub(super) command: Command,
+    pub(super) record_id: Option<String>,
+    pub(super) result: Option<Json<'static>>,
 }
 
 impl AtRest {
@@ -70,7 +70,7 @@ impl AtRest {
     }
 
     /// When purge() looks at the command first: from its settlement on, and not while a question about it is open.
-    fn retain_until_us(&self) -> Option<i64> {
+    pub(super) fn retain_until_us(&self) -> Option<i64> {
         let retain_ms = self.command.retain_ms?;
         let settled = self.command.live.status.is_settled() && self.command.live.open_case.is_none();
         settled.then(|| plus_ms(self.command.updated_us, retain_ms))
@@ -104,6 +104,9 @@ static WRITE_AT_REST: Statement = Statement::new(
 
 /// Writes the state of commands that left the outbox or were never in it.
 pub fn write_at_rest(connection: &Connection, rows: &[AtRest]) -> Result<(), LedgerError> {
+    if let Some(done) = store::write_at_rest(rows) {
+        return done;
+    }
     let mut c = Columns::new(rows.len());
     c.add(rows, TEXT, |r| Some(datum::text(&r.command.tenant)));
     c.add(rows, TEXT, |r| Some(datum::text(&r.command.key)));
@@ -191,6 +194,9 @@ static UPDATE_QUEUED: Statement = Statement::new(
 
 /// Writes the state of commands that stay in the outbox.
 pub fn update_queued(connection: &Connection, rows: &[Command]) -> Result<(), LedgerError> {
+    if let Some(done) = store::update_queued(rows) {
+        return done;
+    }
     let mut c = Columns::new(rows.len());
     c.add(rows, TEXT, |r| Some(datum::text(&r.tenant)));
     c.add(rows, TEXT, |r| Some(datum::text(&r.key)));
@@ -271,12 +277,20 @@ pub fn insert_queued(connection: &Connection, command: &Command, destination: &s
     Ok(())
 }
 
-/// Takes a command out of the outbox.
-pub static DELETE_QUEUED: Statement = Statement::new(
+static DELETE_QUEUED: Statement = Statement::new(
     Mode::Write,
     &[TEXT, TEXT],
     "DELETE FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2",
 );
+
+/// Takes a command out of the outbox; `held` is its row, if the transaction has it.
+pub fn delete_queued(connection: &Connection, tenant: &str, key: &str, held: Option<&Row>) -> Result<(), LedgerError> {
+    if held.and_then(store::delete_queued).is_some() {
+        return Ok(());
+    }
+    DELETE_QUEUED.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
+    Ok(())
+}
 
 static OPEN_CASE: Statement = Statement::new(
     Mode::Write,

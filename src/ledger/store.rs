@@ -2,10 +2,12 @@
 //! go without a plan (see [`crate::pg::table`]). Each says `None` where the tables are not what this version made; the
 //! caller then uses its statement.
 
-use super::command::{Command, Lease, Live, Queued};
+use super::command::{Command, HeldRows, Lease, Live, Queued, WithParams};
 use super::journal;
 use super::register::NewRow;
+use super::rows::AtRest;
 use crate::pg::datum;
+use crate::pg::jsonb;
 use crate::pg::report::defect;
 use crate::pg::spi::Row;
 use crate::pg::table::{Inserted, Snapshot, Table};
@@ -13,6 +15,7 @@ use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::status::{CaseReason, ErrorClass, Status};
 use pgrx::pg_sys::Datum;
 use std::ffi::CStr;
+use std::rc::Rc;
 
 /// Declares a table: its columns in their order, and an enum of their places.
 macro_rules! columns {
@@ -102,11 +105,12 @@ fn command_of(row: &Row) -> Result<Command, LedgerError> {
             success_kept: false,
         },
         queued: None,
+        held_rows: HeldRows::default(),
     })
 }
 
 /// Lays the live state of an outbox row over the record.
-fn overlay(command: &mut Command, row: &Row) -> Result<(), LedgerError> {
+fn overlay(command: &mut Command, row: Row) -> Result<(), LedgerError> {
     let at = |column: O| column as usize;
     let lease = row.uuid(at(O::lease_token)).map(|token| Lease {
         token,
@@ -120,12 +124,12 @@ fn overlay(command: &mut Command, row: &Row) -> Result<(), LedgerError> {
         attempt: row.int(at(O::attempt)).unwrap_or(0),
         counted: row.int(at(O::counted_attempts)).unwrap_or(0),
         seq: row.int(at(O::journal_seq)).unwrap_or(0),
-        head: hash(row, at(O::journal_head))?,
+        head: hash(&row, at(O::journal_head))?,
         request_digest: row.hash(at(O::request_digest)),
         first_sent_us: row.time(at(O::first_sent_at)),
-        error: class(row, at(O::error)),
+        error: class(&row, at(O::error)),
         error_message: row.text(at(O::error_message)),
-        open_case: case(row, at(O::open_case)),
+        open_case: case(&row, at(O::open_case)),
         success_kept: row.bool(at(O::success_kept)),
     };
     command.queued = Some(Queued {
@@ -136,33 +140,97 @@ fn overlay(command: &mut Command, row: &Row) -> Result<(), LedgerError> {
         kept_record_id: row.text(at(O::kept_record_id)),
         absence_place: row.big(at(O::absence_place)),
     });
+    command.held_rows.queued = Some(Rc::new(row));
     Ok(())
+}
+
+/// The two tables that a command stands in.
+struct Tables {
+    commands: Table,
+    outbox: Table,
+}
+
+impl Tables {
+    fn open() -> Option<Self> {
+        let commands = Table::open(COMMAND_TABLE, COMMAND)?;
+        let Some(outbox) = Table::open(OUTBOX_TABLE, OUTBOX) else {
+            commands.close();
+            return None;
+        };
+        Some(Self { commands, outbox })
+    }
+
+    fn close(self) {
+        self.outbox.close();
+        self.commands.close();
+    }
+
+    /// Both rows under one snapshot: a command that moves in between is seen on one side of the move.
+    fn find(&self, tenant: &str, key: &str, snapshot: &Snapshot) -> Result<Option<(Command, Row)>, LedgerError> {
+        let key = [datum::text(tenant), datum::text(key)];
+        let Some(row) = self.commands.find(key, snapshot) else { return Ok(None) };
+        let mut command = command_of(&row)?;
+        if !command.live.status.is_final()
+            && let Some(queued) = self.outbox.find(key, snapshot)
+        {
+            overlay(&mut command, queued)?;
+        }
+        Ok(Some((command, row)))
+    }
 }
 
 /// Reads a command as it is committed now (and as this transaction changed it).
 pub fn find(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerError>> {
-    let commands = Table::open(COMMAND_TABLE, COMMAND)?;
-    let Some(outbox) = Table::open(OUTBOX_TABLE, OUTBOX) else {
-        commands.close();
-        return None;
-    };
-    // One snapshot for both rows: a command that moves in between is seen on one side of the move.
+    let tables = Tables::open()?;
     let snapshot = Snapshot::latest();
+    let found = tables.find(tenant, key, &snapshot);
+    snapshot.release();
+    tables.close();
+    Some(found.map(|found| {
+        found.map(|(mut command, _)| {
+            // Nobody holds these rows.
+            command.held_rows = HeldRows::default();
+            command
+        })
+    }))
+}
+
+/// Queued commands whose outbox rows the caller holds, each with its params (none if they were taken away).
+pub fn find_queued(keys: &[(String, String)]) -> Option<Result<Vec<WithParams>, LedgerError>> {
+    let tables = Tables::open()?;
+    let snapshot = Snapshot::latest();
+    let found = keys.iter().filter_map(|(tenant, key)| tables.find(tenant, key, &snapshot).transpose());
+    let found = found.map(|found| found.map(|(command, row)| (command, row.datum(C::params as usize)))).collect();
+    snapshot.release();
+    tables.close();
+    Some(found)
+}
+
+/// Reads and locks a command: its record, then its outbox row.
+pub fn lock(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerError>> {
+    let tables = Tables::open()?;
     let key = [datum::text(tenant), datum::text(key)];
-    let found = (|| {
-        let Some(row) = commands.find(key, &snapshot) else { return Ok(None) };
-        let mut command = command_of(&row)?;
-        if !command.live.status.is_final()
-            && let Some(row) = outbox.find(key, &snapshot)
-        {
-            overlay(&mut command, &row)?;
+    let held = |table: &Table| {
+        let snapshot = Snapshot::latest();
+        let row = match table.find(key, &snapshot) {
+            Some(found) => table.lock(&found, &snapshot),
+            None => Ok(None),
+        };
+        snapshot.release();
+        row
+    };
+    let locked = (|| {
+        let Some(record) = held(&tables.commands)? else { return Ok(None) };
+        let mut command = command_of(&record)?;
+        // Read only now: whoever held the record may have moved the command.
+        if let Some(queued) = held(&tables.outbox)? {
+            overlay(&mut command, queued)?;
         }
+        command.held_rows.record = Some(Rc::new(record));
         Ok(Some(command))
     })();
-    snapshot.release();
-    outbox.close();
-    commands.close();
-    Some(found)
+    tables.close();
+    Some(locked)
 }
 
 /// Inserts the record of a new command, unless its key is taken.
@@ -206,40 +274,110 @@ pub fn insert_command(new: &NewRow) -> Option<Result<Inserted, LedgerError>> {
     Some(done)
 }
 
+/// What the outbox row of a command holds now, over what it held.
+fn outbox_row(
+    table: &Table,
+    command: &Command,
+    queued: &Queued,
+    mut row: Vec<Option<Datum>>,
+) -> Result<Vec<Option<Datum>>, LedgerError> {
+    let (live, lease) = (&command.live, queued.lease.as_ref());
+    let mut set = |column: O, value: Option<Datum>| row[column as usize] = value;
+    set(O::due_at, Some(datum::time(queued.due_us)));
+    set(O::deadline, command.deadline_us.map(datum::time));
+    set(O::approved_until, queued.approved_until_us.map(datum::time));
+    set(O::lease_expires_at, lease.map(|l| datum::time(l.expires_us)));
+    set(O::first_sent_at, live.first_sent_us.map(datum::time));
+    set(O::ledger_identity, Some(Datum::from(queued.identity)));
+    set(O::relay_epoch, lease.and_then(|l| l.epoch).map(Datum::from));
+    set(O::attempt, Some(Datum::from(live.attempt)));
+    set(O::counted_attempts, Some(Datum::from(live.counted)));
+    set(O::journal_seq, Some(Datum::from(live.seq)));
+    set(O::error, live.error.map(|e| table.enum_datum(O::error as usize, e.as_str())).transpose()?);
+    set(O::maybe_sent, Some(Datum::from(live.maybe_sent)));
+    set(O::lease_token, lease.map(|l| datum::uuid(&l.token)));
+    set(O::journal_head, Some(datum::bytea(&live.head)));
+    set(O::request_digest, live.request_digest.map(|d| datum::bytea(&d)));
+    set(O::worker, lease.and_then(|l| l.worker.as_deref()).and_then(text));
+    set(O::error_message, live.error_message.as_deref().and_then(text));
+    set(O::open_case, live.open_case.and_then(|c| text(c.as_str())));
+    set(O::success_kept, Some(Datum::from(live.success_kept)));
+    set(O::absence_place, queued.absence_place.map(Datum::from));
+    set(O::kept_record_id, queued.kept_record_id.as_deref().and_then(text));
+    Ok(row)
+}
+
 /// Puts a command into the outbox.
 pub fn insert_queued(command: &Command, queued: &Queued, destination: &str) -> Option<Result<(), LedgerError>> {
     let table = Table::open(OUTBOX_TABLE, OUTBOX)?;
-    let done = (|| {
-        let (live, lease) = (&command.live, queued.lease.as_ref());
-        let mut row = vec![None; OUTBOX.len()];
-        let mut set = |column: O, value: Option<Datum>| row[column as usize] = value;
-        set(O::tenant, text(&command.tenant));
-        set(O::idempotency_key, text(&command.key));
-        set(O::due_at, Some(datum::time(queued.due_us)));
-        set(O::deadline, command.deadline_us.map(datum::time));
-        set(O::approved_until, queued.approved_until_us.map(datum::time));
-        set(O::lease_expires_at, lease.map(|l| datum::time(l.expires_us)));
-        set(O::first_sent_at, live.first_sent_us.map(datum::time));
-        set(O::ledger_identity, Some(Datum::from(queued.identity)));
-        set(O::relay_epoch, lease.and_then(|l| l.epoch).map(Datum::from));
-        set(O::attempt, Some(Datum::from(live.attempt)));
-        set(O::counted_attempts, Some(Datum::from(live.counted)));
-        set(O::journal_seq, Some(Datum::from(live.seq)));
-        set(O::error, live.error.map(|e| table.enum_datum(O::error as usize, e.as_str())).transpose()?);
-        set(O::maybe_sent, Some(Datum::from(live.maybe_sent)));
-        set(O::lease_token, lease.map(|l| datum::uuid(&l.token)));
-        set(O::destination, text(destination));
-        set(O::ordering_key, command.ordering_key.as_deref().and_then(text));
-        set(O::journal_head, Some(datum::bytea(&live.head)));
-        set(O::request_digest, live.request_digest.map(|d| datum::bytea(&d)));
-        set(O::worker, lease.and_then(|l| l.worker.as_deref()).and_then(text));
-        set(O::error_message, live.error_message.as_deref().and_then(text));
-        set(O::open_case, live.open_case.and_then(|c| text(c.as_str())));
-        set(O::success_kept, Some(Datum::from(live.success_kept)));
-        set(O::absence_place, queued.absence_place.map(Datum::from));
-        set(O::kept_record_id, queued.kept_record_id.as_deref().and_then(text));
-        table.insert(&[row])
-    })();
+    let mut row = vec![None; OUTBOX.len()];
+    row[O::tenant as usize] = text(&command.tenant);
+    row[O::idempotency_key as usize] = text(&command.key);
+    row[O::destination as usize] = text(destination);
+    row[O::ordering_key as usize] = command.ordering_key.as_deref().and_then(text);
+    let done = outbox_row(&table, command, queued, row).and_then(|row| table.insert(&[row]));
+    table.close();
+    Some(done)
+}
+
+/// Writes the outbox rows of commands that this transaction holds.
+pub fn update_queued(commands: &[Command]) -> Option<Result<(), LedgerError>> {
+    let held: Option<Vec<_>> =
+        commands.iter().map(|c| Some((c, c.queued.as_ref()?, c.held_rows.queued.as_ref()?))).collect();
+    let held = held?;
+    let table = Table::open(OUTBOX_TABLE, OUTBOX)?;
+    let rows = held
+        .into_iter()
+        .map(|(command, queued, old)| Ok((&**old, outbox_row(&table, command, queued, old.columns())?)));
+    let done = rows.collect::<Result<Vec<_>, _>>().and_then(|rows| table.update(&rows));
+    table.close();
+    Some(done)
+}
+
+/// Takes a command out of the outbox whose row this transaction holds.
+pub fn delete_queued(row: &Row) -> Option<()> {
+    let table = Table::open(OUTBOX_TABLE, OUTBOX)?;
+    table.delete(&[row]);
+    table.close();
+    Some(())
+}
+
+/// Writes the records of commands at rest that this transaction holds.
+pub fn write_at_rest(rows: &[AtRest]) -> Option<Result<(), LedgerError>> {
+    let held: Option<Vec<_>> = rows.iter().map(|row| Some((row, row.command.held_rows.record.as_ref()?))).collect();
+    let held = held?;
+    let table = Table::open(COMMAND_TABLE, COMMAND)?;
+    let written = held.into_iter().map(|(at_rest, old)| {
+        let (command, live) = (&at_rest.command, &at_rest.command.live);
+        let mut row = old.columns();
+        let was_confirmed = old.label(C::status as usize).as_deref() == Some(Status::Confirmed.as_str());
+        let had_record_id = row[C::destination_record_id as usize].is_some();
+        let mut set = |column: C, value: Option<Datum>| row[column as usize] = value;
+        set(C::status, Some(table.enum_datum(C::status as usize, live.status.as_str())?));
+        set(C::maybe_sent, Some(Datum::from(live.maybe_sent)));
+        set(C::attempt, Some(Datum::from(live.attempt)));
+        set(C::counted_attempts, Some(Datum::from(live.counted)));
+        set(C::journal_seq, Some(Datum::from(live.seq)));
+        set(C::journal_head, Some(datum::bytea(&live.head)));
+        set(C::request_digest, live.request_digest.map(|d| datum::bytea(&d)));
+        set(C::first_sent_at, live.first_sent_us.map(datum::time));
+        set(C::error, live.error.map(|e| table.enum_datum(C::error as usize, e.as_str())).transpose()?);
+        set(C::error_message, live.error_message.as_deref().and_then(text));
+        set(C::open_case, live.open_case.and_then(|c| text(c.as_str())));
+        set(C::updated_at, Some(datum::time(command.updated_us)));
+        set(C::deadline, command.deadline_us.map(datum::time));
+        set(C::deadline_relative, Some(Datum::from(command.deadline_relative)));
+        set(C::retain_until, at_rest.retain_until_us().map(datum::time));
+        if !had_record_id {
+            set(C::destination_record_id, at_rest.record_id.as_deref().and_then(text));
+        }
+        // A confirmation brings its own result, or none; anything else leaves what is there.
+        if at_rest.result.is_some() || live.status == Status::Confirmed && !was_confirmed {
+            set(C::result, at_rest.result.as_ref().map(jsonb::to_datum));
+        }
+        Ok((&**old, row))
+    });
+    let done = written.collect::<Result<Vec<_>, LedgerError>>().and_then(|rows| table.update(&rows));
     table.close();
     Some(done)
 }

@@ -44,6 +44,7 @@ impl Rows {
 pub struct Row {
     values: Vec<Datum>,
     nulls: Vec<bool>,
+    place: pg_sys::ItemPointerData,
 }
 
 impl Row {
@@ -57,8 +58,18 @@ impl Row {
             let columns = usize::try_from((*descriptor).natts).unwrap_or(0);
             let (mut values, mut nulls) = (vec![Datum::from(0); columns], vec![true; columns]);
             pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Self { values, nulls }
+            Self { values, nulls, place: (*tuple).t_self }
         }
+    }
+
+    /// Where the tuple stands in its table.
+    pub(super) fn place(&self) -> pg_sys::ItemPointerData {
+        self.place
+    }
+
+    /// All columns, to be changed and written back.
+    pub fn columns(&self) -> Vec<Option<Datum>> {
+        self.values.iter().zip(&self.nulls).map(|(value, null)| (!null).then_some(*value)).collect()
     }
 
     /// The raw datum; an unknown column reads as NULL.

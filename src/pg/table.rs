@@ -142,6 +142,73 @@ impl Table {
         }
     }
 
+    /// Locks a row that was found, as SELECT … FOR NO KEY UPDATE does: waits for whoever holds it, and answers its last
+    /// version; `None` if it is gone.
+    pub fn lock(&self, found: &Row, snapshot: &Snapshot) -> Result<Option<Row>, LedgerError> {
+        let mut place = found.place();
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: the place is that of a tuple of this table; the row is copied before the slot is dropped.
+        unsafe {
+            let slot = pg_sys::table_slot_create(self.relation, std::ptr::null_mut());
+            let outcome = pg_sys::table_tuple_lock(
+                self.relation,
+                &mut place,
+                snapshot.0,
+                slot,
+                pg_sys::GetCurrentCommandId(true),
+                pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
+                pg_sys::LockWaitPolicy::LockWaitBlock,
+                pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8,
+                &mut failure,
+            );
+            let row = match outcome {
+                pg_sys::TM_Result::TM_Ok => {
+                    let mut free = false;
+                    let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free));
+                    Ok(Some(Row::of(tuple, (*self.relation).rd_att)))
+                }
+                pg_sys::TM_Result::TM_Deleted => Ok(None),
+                other => Err(defect(format!("a row could not be locked ({other})"))),
+            };
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            row
+        }
+    }
+
+    /// Replaces rows that this transaction has locked and not written since.
+    pub fn update(&self, rows: &[(&Row, Vec<Option<Datum>>)]) -> Result<(), LedgerError> {
+        // SAFETY: the server refuses a row that was changed meanwhile; index entries follow unless the new version stays
+        // on the page with none of them touched.
+        unsafe {
+            let target = Target::open(self.relation, false);
+            for (old, row) in rows {
+                let slot = self.slot(row)?;
+                let mut free = false;
+                let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free);
+                let mut place = old.place();
+                let summarizing = update_tuple(self.relation, &mut place, tuple);
+                (*slot).tts_tid = (*tuple).t_self;
+                if let Some(only_summarizing) = summarizing {
+                    target.insert_index_tuples(slot, Entries::OfUpdate { only_summarizing });
+                }
+                pg_sys::ExecDropSingleTupleTableSlot(slot);
+            }
+            target.close();
+        }
+        Ok(())
+    }
+
+    /// Deletes rows that this transaction has locked and not written since.
+    pub fn delete(&self, rows: &[&Row]) {
+        // SAFETY: as above.
+        unsafe {
+            for row in rows {
+                pg_sys::simple_heap_delete(self.relation, &mut row.place());
+            }
+            pg_sys::CommandCounterIncrement();
+        }
+    }
+
     /// Inserts a row; waits for a session that is inserting the same primary key, and says whether that one won.
     pub fn insert_unless_taken(&self, row: &[Option<Datum>]) -> Result<Inserted, LedgerError> {
         // SAFETY: the order of the calls is that of the server's own insert with ON CONFLICT: the tuple is speculative
@@ -154,7 +221,7 @@ impl Table {
                 let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
                 pg_sys::table_tuple_insert_speculative(self.relation, slot, command, 0, std::ptr::null_mut(), token);
                 let mut conflict = false;
-                target.insert_index_tuples(slot, Some(&mut conflict));
+                target.insert_index_tuples(slot, Entries::Speculative(&mut conflict));
                 pg_sys::table_tuple_complete_speculative(self.relation, slot, token, !conflict);
                 pg_sys::SpeculativeInsertionLockRelease(transaction);
                 if !conflict {
@@ -180,7 +247,7 @@ impl Table {
                 let slot = self.slot(row)?;
                 let command = pg_sys::GetCurrentCommandId(true);
                 pg_sys::table_tuple_insert(self.relation, slot, command, 0, std::ptr::null_mut());
-                target.insert_index_tuples(slot, None);
+                target.insert_index_tuples(slot, Entries::OfInsert);
                 pg_sys::ExecDropSingleTupleTableSlot(slot);
             }
             target.close();
@@ -203,6 +270,45 @@ impl Table {
             let slot = pg_sys::MakeSingleTupleTableSlot(descriptor, &raw const pg_sys::TTSOpsHeapTuple);
             pg_sys::ExecStoreHeapTuple(tuple, slot, false);
             Ok(slot)
+        }
+    }
+}
+
+/// Which index entries are written.
+enum Entries<'a> {
+    OfInsert,
+    /// A duplicate is reported here instead of raised.
+    Speculative(&'a mut bool),
+    OfUpdate {
+        only_summarizing: bool,
+    },
+}
+
+/// Writes a new version; `None` if no index needs an entry, else whether only summarizing ones do.
+///
+/// # Safety
+/// The place is that of a tuple of this heap that the transaction has locked.
+unsafe fn update_tuple(
+    relation: pg_sys::Relation,
+    place: &mut pg_sys::ItemPointerData,
+    tuple: pg_sys::HeapTuple,
+) -> Option<bool> {
+    // SAFETY: by contract.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        {
+            const HEAP_ONLY: u16 = pg_sys::HEAP_ONLY_TUPLE as u16;
+            pg_sys::simple_heap_update(relation, place, tuple);
+            ((*(*tuple).t_data).t_infomask2 & HEAP_ONLY == 0).then_some(false)
+        }
+        #[cfg(not(feature = "pg15"))]
+        {
+            let mut entries = pg_sys::TU_UpdateIndexes::TU_None;
+            pg_sys::simple_heap_update(relation, place, tuple, &mut entries);
+            match entries {
+                pg_sys::TU_UpdateIndexes::TU_None => None,
+                entries => Some(entries == pg_sys::TU_UpdateIndexes::TU_Summarizing),
+            }
         }
     }
 }
@@ -236,16 +342,31 @@ impl Target {
         }
     }
 
-    /// With `conflict`, a duplicate is reported there instead of raised.
-    unsafe fn insert_index_tuples(&self, slot: *mut pg_sys::TupleTableSlot, conflict: Option<&mut bool>) {
-        let (speculative, none) = (conflict.is_some(), std::ptr::null_mut());
-        let conflict = conflict.map_or(std::ptr::null_mut(), std::ptr::from_mut);
-        // SAFETY: the indexes are open, the slot holds the tuple that was just inserted.
+    unsafe fn insert_index_tuples(&self, slot: *mut pg_sys::TupleTableSlot, entries: Entries) {
+        let (none, nowhere) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (update, speculative, conflict, only_summarizing) = match entries {
+            Entries::OfInsert => (false, false, nowhere, false),
+            Entries::Speculative(conflict) => (false, true, std::ptr::from_mut(conflict), false),
+            Entries::OfUpdate { only_summarizing } => (true, false, nowhere, only_summarizing),
+        };
+        // SAFETY: the indexes are open, the slot holds the tuple that was just written.
         unsafe {
             #[cfg(feature = "pg15")]
-            pg_sys::ExecInsertIndexTuples(self.info, slot, self.state, false, speculative, conflict, none);
+            {
+                let _ = only_summarizing;
+                pg_sys::ExecInsertIndexTuples(self.info, slot, self.state, update, speculative, conflict, none);
+            }
             #[cfg(not(feature = "pg15"))]
-            pg_sys::ExecInsertIndexTuples(self.info, slot, self.state, false, speculative, conflict, none, false);
+            pg_sys::ExecInsertIndexTuples(
+                self.info,
+                slot,
+                self.state,
+                update,
+                speculative,
+                conflict,
+                none,
+                only_summarizing,
+            );
         }
     }
 
