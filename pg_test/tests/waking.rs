@@ -295,7 +295,7 @@ fn an_answer_whose_command_somebody_holds_is_settled_once_they_let_go() {
     holder.exec("BEGIN; SELECT FROM command_ledger.command WHERE idempotency_key = 'R-1' FOR UPDATE");
     let mark = SLEEPERS.log_mark();
     erp.release();
-    SLEEPERS.wait_for_log("could not be settled yet", mark, 60);
+    SLEEPERS.wait_for_log("could not be settled and is kept", mark, 60);
     // Others do not wait for it, and nobody is told when the holder is done.
     ledger.register("payment", "P-1", json!({"lines": []}));
     ledger.wait_status("P-1", "confirmed");
