@@ -8,7 +8,7 @@ use super::pull::batch_of;
 use super::receipt;
 use super::register::{intent_from, register_intent};
 use super::sweep::{self, Swept};
-use super::{approve, fence};
+use super::{approve, fence, room};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
@@ -144,7 +144,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
         // Leases that ran out give their places back. Only if there is one: looking costs a statement.
-        let first_lease_us = dispatch::enter(connection, destination)?.first_lease_us;
+        let first_lease_us = room::enter(connection, destination)?.first_lease_us;
         let any_over = first_lease_us.is_some_and(|expires_us| expires_us <= datum::now_us());
         let sweep = || sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM);
         let swept = if any_over { sweep()? } else { Swept::default() };

@@ -202,7 +202,7 @@ pub fn past_attempt(
     command: &Command,
     token: &[u8; 16],
 ) -> Result<Option<PastAttempt>, LedgerError> {
-    let mark = super::dispatch::token_mark(token);
+    let mark = super::judge::token_mark(token);
     let row =
         CLAIM_OF_TOKEN.first(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key), Arg::Text(&mark)])?;
     Ok(row.map(|r| PastAttempt { attempt: r.int(0).unwrap_or(0), request: r.text(1) }))
