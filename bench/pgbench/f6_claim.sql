@@ -1,0 +1,1 @@
+SELECT count(*) FROM floors.claim(1);
