@@ -92,3 +92,11 @@ part() {
   shift
   PYTHONDONTWRITEBYTECODE=1 "${BENCH_PYTHON:-python3}" "$ROOT/bench/$name.py" "$@"
 }
+
+PSYCOPG='psycopg[binary,pool]==3.2.13'
+# A Python with the driver (and what else is named), or nothing where the package index cannot be reached.
+bench_python() {
+  local bin
+  bin=$("$ROOT/scripts/python.sh" "$PSYCOPG" "$@") || return 1
+  echo "$bin/python"
+}
