@@ -48,6 +48,7 @@ server_is_up() { server_port && as_server "$BENCH_BIN/pg_ctl" -D "$DATA" status 
 
 server_start() {
   # A relay has a socket for each call under way; runuser starts with the customary limit of 1,024.
+  # shellcheck disable=SC2016 # the inner shell expands it
   as_server bash -c 'ulimit -Sn "$(ulimit -Hn)" 2>/dev/null; exec "$@"' start \
     "$BENCH_BIN/pg_ctl" -D "$DATA" -w -t 120 -l "$DATA/server.log" start >/dev/null ||
     die "the server does not start: $(tail -n 5 "$DATA/server.log" 2>/dev/null)"
@@ -93,10 +94,10 @@ part() {
   PYTHONDONTWRITEBYTECODE=1 "${BENCH_PYTHON:-python3}" "$ROOT/bench/$name.py" "$@"
 }
 
-PSYCOPG='psycopg[binary,pool]==3.2.13'
-# A Python with the driver (and what else is named), or nothing where the package index cannot be reached.
+# bench_python driver|peer: a Python with psycopg, or with agent-ledger too; fails where neither can be installed.
 bench_python() {
-  local bin
-  bin=$("$ROOT/scripts/python.sh" "$PSYCOPG" "$@") || return 1
+  local packages=('psycopg[binary,pool]==3.2.13') bin
+  [ "$1" != peer ] || packages+=('agent-ledger[postgres]==0.2.1')
+  bin=$("$ROOT/scripts/python.sh" "${packages[@]}") || return 1
   echo "$bin/python"
 }

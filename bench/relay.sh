@@ -36,7 +36,7 @@ case ${1:-} in
 sink-down) sink_down ;;
 latency)
   server_ready
-  if BENCH_PYTHON="$(bench_python)" && export BENCH_PYTHON; then
+  if BENCH_PYTHON=$(bench_python driver) && export BENCH_PYTHON; then
     part latency
   else
     note "left out: no psycopg"

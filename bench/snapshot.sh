@@ -3,7 +3,7 @@
 #   HOLD=120 RATE=500 bench/snapshot.sh      seconds held, cycles per second
 . "$(dirname "$0")/lib.sh"
 server_ready
-if BENCH_PYTHON="$(bench_python)" && export BENCH_PYTHON; then
+if BENCH_PYTHON=$(bench_python driver) && export BENCH_PYTHON; then
   part snapshot
 else
   note "left out: no psycopg"
