@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 
+from cells import CONFIRMED
 from measure import FULL, PARAMS, QUICK, Budget, Cell, Server, memory_kb, record, say, setting
 
 FEW = 10_000
-WAITING = setting("CLAIMS", 5_000, 30_000)
+WAITING = setting("CLAIMS", 5_000, 20_000)
 
 
 def many():
@@ -65,7 +66,7 @@ CELLS = [
     Cell("replay", "replay", schema="command_ledger", sample=0.2),
     Cell("F4", "f4"),
     Cell("F5", "f5", sample=0.2),
-    Cell("claim", "claim", schema="command_ledger", amount=WAITING * 4 // 5),
+    Cell("claim", "claim", schema="command_ledger", units=CONFIRMED, amount=WAITING * 4 // 5),
 ]
 
 

@@ -50,7 +50,7 @@ server_start() {
   # A relay has a socket for each call under way; runuser starts with the customary limit of 1,024.
   # shellcheck disable=SC2016 # the inner shell expands it
   as_server bash -c 'ulimit -Sn "$(ulimit -Hn)" 2>/dev/null; exec "$@"' start \
-    "$BENCH_BIN/pg_ctl" -D "$DATA" -w -t 120 -l "$DATA/server.log" start >/dev/null ||
+    "$BENCH_BIN/pg_ctl" -D "$DATA" -w -t 120 -l "$DATA/server.log" start >/dev/null 2>&1 ||
     die "the server does not start: $(tail -n 5 "$DATA/server.log" 2>/dev/null)"
 }
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
+import uuid
 
 import psycopg
 
@@ -57,7 +58,8 @@ class Windows:
 
 
 def sample(session, windows):
-    """One claim, timed, and its confirmation."""
+    """One claim, timed; a registration before it and its confirmation, so that the backlog stays as it is."""
+    session.execute("SELECT command_ledger.register('pay', %s, %s)", (str(uuid.uuid4()), PARAMS), prepare=True)
     started = time.monotonic()
     row = session.execute(
         "SELECT idempotency_key, lease_token FROM command_ledger.claim('desk')", prepare=True).fetchone()

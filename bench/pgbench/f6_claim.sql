@@ -1,1 +1,2 @@
-SELECT count(*) FROM floors.claim(1);
+SELECT coalesce(array_agg(id), '{}') AS ids FROM floors.claim(1) \gset
+SELECT floors.confirm(:ids, :answer);

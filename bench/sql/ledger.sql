@@ -2,7 +2,8 @@
 CREATE EXTENSION command_ledger;
 
 CREATE SCHEMA bench;
-SELECT command_ledger.define_destination('desk', '{"transport": "pull"}');
+-- As many in flight as can be: the limit is not what is measured.
+SELECT command_ledger.define_destination('desk', '{"transport": "pull", "limits": {"in_flight": 10000, "retries_in_flight": 10000}}');
 
 CREATE FUNCTION bench.handle(d command_ledger.dispatch) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{"id": "1"}'::jsonb $$;
 SELECT command_ledger.define_destination('inside', '{"transport": "function", "function": "bench.handle"}');
