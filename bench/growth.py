@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from cells import CONFIRMED
@@ -37,14 +38,26 @@ def prepare(commands):
                "VACUUM (FREEZE, ANALYZE) command_ledger.command", "VACUUM (FREEZE, ANALYZE) command_ledger.command_event")
     ledger_s = time.monotonic() - started
     server.file("load_floors.sql", base=commands, backlog=0, params=PARAMS)
+    say(f"   {commands:,} finished commands loaded in {ledger_s:.0f} s")
+    return server
+
+
+def disk(server):
+    """What really lived: registered, claimed and confirmed in hundreds, then vacuumed."""
+    commands = setting("LIVED", 4_000, 20_000)
+    server.file("load_floors.sql", base=1, backlog=commands, params=PARAMS)
+    server.sql("SELECT bench.empty()", f"SELECT count(command_ledger.register('pay', (i * 7368787)::text, $${PARAMS}$$)) "
+               f"FROM generate_series(1::bigint, {commands}) i")
     sizes = {}
-    for schema in ("floors", "command_ledger"):
+    for schema, script in (("floors", "f6_hundred"), ("command_ledger", "hundred")):
+        with tempfile.TemporaryDirectory(prefix="disk-") as folder:
+            Cell(script, script, amount=commands // 100 + 1).load(server, 1, 1, folder)
+        tables = ("command", "event") if schema == "floors" else ("command", "command_event")
+        server.sql(*(f"VACUUM {schema}.{table}" for table in tables))
         heap, index = bytes_per_command(server, schema, commands)
         sizes[schema] = heap + index
         record("disk", schema=schema, commands=commands, heap_b=round(heap, 1), index_b=round(index, 1))
-    say(f"   {commands:,} finished commands loaded in {ledger_s:.0f} s; bytes of each: "
-        f"{sizes['command_ledger']:.0f} in the ledger, {sizes['floors']:.0f} in F6's tables")
-    return server
+    say(f"   bytes on disk of a settled command: {sizes['command_ledger']:.0f}; in F6's tables {sizes['floors']:.0f}")
 
 
 # Takes what the claim's cell has claimed away, and puts new ones.
@@ -120,6 +133,7 @@ def main():
         servers[commands] = prepare(commands)
         servers[commands].sql(SETUP)
     compare(servers)
+    disk(servers[FEW])
     session_memory(servers[FEW])
     if not QUICK:
         # Room for what comes after.

@@ -72,14 +72,19 @@ BEGIN
     RETURN copied;
 END $$;
 
--- n finished commands with the keys 1*step, 2*step, ... in an order that has nothing to do with the keys' own.
+-- n finished commands with the keys 1*step, 2*step, ... in an order that has nothing to do with the keys' own. In full
+-- pages: a command's last version takes the room that fillfactor kept for it, and what is left has no room for another.
 CREATE FUNCTION bench.load_finished(n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     key text := format('(((i * 7368787) %% %s + 1) * %s)::text', n, 9223372036854775806 / n);
     series text := format(', generate_series(1::bigint, %s) i', n);
+    usual text := (SELECT substring(o FROM '\d+') FROM pg_class, unnest(reloptions) o
+                    WHERE oid = 'command_ledger.command'::regclass AND o LIKE 'fillfactor=%');
 BEGIN
+    ALTER TABLE command_ledger.command SET (fillfactor = 100);
     PERFORM bench.copy('bench.done_command', 'command_ledger.command', key, series);
     PERFORM bench.copy('bench.done_event', 'command_ledger.command_event', key, series);
+    EXECUTE format('ALTER TABLE command_ledger.command SET (fillfactor = %s)', coalesce(usual, '100'));
 END $$;
 
 CREATE FUNCTION bench.restore_waiting(n bigint) RETURNS void LANGUAGE plpgsql AS $$
