@@ -71,7 +71,8 @@ def main():
     plain = [cell for cell in ALWAYS if cell.name == "register"]
     for cell in plain:
         cell.name = "register_plain"
-    turns(MORE + plain, server, clients[:1] if QUICK else clients, setting("MORE_ROUNDS", 1, 2), base, budget)
+    few = [clients[0]] if QUICK else sorted({clients[0], clients[-1]})
+    turns(MORE + plain, server, few, setting("MORE_ROUNDS", 1, 2), base, budget)
 
 
 if __name__ == "__main__":
