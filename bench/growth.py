@@ -10,7 +10,7 @@ from cells import CONFIRMED
 from measure import FULL, PARAMS, QUICK, Budget, Cell, Server, memory_kb, record, say, setting
 
 FEW = 10_000
-WAITING = setting("CLAIMS", 5_000, 20_000)
+WAITING = setting("CLAIMS", 1_500, 6_000)
 
 
 def many():
