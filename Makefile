@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit install package clean distclean
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit bench install package clean distclean
 
 help: ## this list
 	@echo 'make TARGET, one of:'
@@ -38,6 +38,9 @@ test-all: ## 'make test', then the black-box suite on PostgreSQL 16 and 18
 
 audit: ## licences, sources and known vulnerabilities of all dependencies
 	@scripts/audit.sh
+
+bench: ## measure against hand-written floors: bench/results/DATE.md (QUICK=1: a look in 5 minutes)
+	@bench/run.sh
 
 install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh "$(PG_CONFIG)"

@@ -4,7 +4,7 @@
 cd "$ROOT"
 
 shell_scripts() {
-  local files=(.ci/run scripts/*.sh)
+  local files=(.ci/run scripts/*.sh bench/*.sh)
   local file
   for file in "${files[@]}"; do bash -n "$file"; done
   sh -n scripts/shim/sudo

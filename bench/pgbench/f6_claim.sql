@@ -1,0 +1,2 @@
+SELECT coalesce(array_agg(id), '{}') AS ids FROM floors.claim(1) \gset
+SELECT floors.confirm(:ids, :answer);

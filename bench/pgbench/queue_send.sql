@@ -1,0 +1,1 @@
+SELECT floors.send(:params);

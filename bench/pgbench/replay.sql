@@ -1,0 +1,2 @@
+\set k random(1, :base) * :step
+SELECT * FROM command_ledger.register('pay', :k, :params);
