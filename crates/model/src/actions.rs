@@ -83,7 +83,12 @@ pub fn enabled(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
         wire(setup, world, actions);
         return;
     }
-    if_left(left.callers, &[A::Register(0), A::Register(1)], actions);
+    // The first content is as good as the other.
+    let register: &[Action] =
+        if world.ledger.command.is_some() { &[A::Register(0), A::Register(1)] } else { &[A::Register(0)] };
+    if may_register(setup, world) {
+        if_left(left.callers, register, actions);
+    }
     if world.open_registration.is_some() {
         actions.extend([A::Commit, A::RollBack]);
     } else {
@@ -132,6 +137,13 @@ fn runs(setup: &Setup, world: &World) -> bool {
     matches!(world.fence(setup), Fence::Open | Fence::Moved { halted: false })
 }
 
+/// A caller whose registration was lost by a failover repeats it soon, or the window would count from too late.
+fn may_register(setup: &Setup, world: &World) -> bool {
+    let Some(first_send_us) = world.seen.first_send_us.filter(|_| world.seen.lost_registration) else { return true };
+    let since_us = world.now_us - first_send_us + setup.truth.delay_ticks * TICK_US;
+    !setup.truth.lost_are_repeated_soon || since_us <= setup.margin_ms * 1_000
+}
+
 fn operator(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
     use Action as A;
     if world.left.operators == 0 {
@@ -152,7 +164,7 @@ fn operator(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
             actions.push(A::Adopt(true));
         }
         // Who adopts has seen that the other place sent nothing that this ledger does not know.
-        if nothing_there || world.ledger.command.is_some() {
+        if nothing_there || !world.seen.lost_registration {
             actions.push(A::Adopt(false));
         }
     }
@@ -181,7 +193,7 @@ pub fn step(setup: &Setup, before: &World, action: Action) -> Option<World> {
     let mut world = before.clone();
     match act(setup, &mut world, action) {
         Ok(()) if world != *before => {
-            watch(setup, before, &mut world, action);
+            watch(before, &mut world, action);
             Some(world)
         }
         _ => None,
@@ -344,7 +356,7 @@ fn claim(here: &Here, setup: &Setup, world: &mut World) -> Done {
     let visible: Option<&Ledger> = open.map(|open| &**open).or(Some(&world.ledger));
     let Some(mut command) = visible.and_then(|ledger| ledger.command.clone()) else { return Err(Refused) };
     let done = shell::claim(here, &mut command, serial, epoch);
-    if let Claim::Claimed { lease, content, .. } = done {
+    if let Claim::Claimed { lease, content } = done {
         world.serials = serial;
         world.flights.push(Flight {
             serial,
@@ -398,6 +410,7 @@ fn send(setup: &Setup, world: &mut World, i: u8) -> Done {
     let flight = *flight;
     let seen = &mut world.seen;
     seen.sends += 1;
+    seen.first_send_us = seen.first_send_us.or(Some(now_us));
     seen.unmarked_send |= !claimed(&world.ledger, flight.serial);
     seen.rolled_back_send |= world.ledger.command.is_none();
     seen.unapproved_send |= flight.approved_until_us.is_some_and(|until| until <= now_us);
@@ -425,6 +438,7 @@ fn move_to(setup: &Setup, world: &mut World) -> Done {
     let copy = world.copy.take().ok_or(Refused)?;
     world.left.moves -= 1;
     die(setup, world);
+    world.seen.lost_registration = world.ledger.command.is_some() && copy.command.is_none();
     world.ledger = *copy;
     world.open_registration = None;
     world.here.1 += 1;
@@ -466,7 +480,7 @@ impl World {
 }
 
 /// Notes what must never be seen, by comparing before and after.
-fn watch(setup: &Setup, before: &World, world: &mut World, action: Action) {
+fn watch(before: &World, world: &mut World, action: Action) {
     use Action as A;
     let (Some(old), Some(new)) = (&before.ledger.command, &world.ledger.command) else { return };
     if action == A::MoveTo {
@@ -498,5 +512,4 @@ fn watch(setup: &Setup, before: &World, world: &mut World, action: Action) {
         A::Retry => seen.granted += 1,
         _ => {}
     }
-    let _ = setup;
 }

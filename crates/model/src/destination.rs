@@ -66,9 +66,10 @@ pub enum Heard {
 /// Lets a request arrive: the effect, and what the sender hears.
 pub fn arrive(setup: &Setup, world: &mut World, request: Request, answer: Answer) -> Option<Heard> {
     let known = match setup.truth.recognises {
-        Recognises::Key { ticks } => world.records.iter().position(|r| {
-            ticks.is_none_or(|ticks| world.now_us < r.at_us.saturating_add(ticks * TICK_US))
-        }),
+        Recognises::Key { ticks } => world
+            .records
+            .iter()
+            .position(|r| ticks.is_none_or(|ticks| world.now_us <= r.at_us.saturating_add(ticks * TICK_US))),
         Recognises::Reference => (!world.records.is_empty()).then_some(0),
         Recognises::Nothing => None,
     };

@@ -13,6 +13,7 @@ mod setup;
 pub mod setups;
 mod shell;
 mod trace;
+#[allow(missing_docs, reason = "the fields are the columns of the tables that they stand for")]
 mod world;
 
 pub use actions::Action;

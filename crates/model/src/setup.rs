@@ -25,7 +25,8 @@ pub enum Sender {
 /// What the destination really does with a repeated key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recognises {
-    /// The same record again, so many ticks after the first use.
+    /// The same record again, so many ticks after the first use and in the whole of the last of them: a request takes
+    /// less time than the margin.
     Key {
         /// `None`: for ever.
         ticks: Option<i64>,
@@ -45,6 +46,8 @@ pub struct Truth {
     pub delay_ticks: i64,
     /// A record may be missing in the search for so many ticks.
     pub lag_ticks: i64,
+    /// A registration that a failover lost is repeated so soon that the time since its first send fits into the margin.
+    pub lost_are_repeated_soon: bool,
 }
 
 /// How the ledger can come to another place.
@@ -93,8 +96,6 @@ pub enum Break {
     ForgetMaybeSent,
     /// A lookup that finds nothing counts from its attempt's end on.
     AbsentWithoutSettleDelay,
-    /// For a dead sender, absence counts from now and not from the end of its lease.
-    AbsentFromNow,
     /// The window in which a key is recognised never ends.
     IgnoreWindow,
     /// A claim takes every approval as valid.
@@ -142,7 +143,6 @@ impl Break {
         Self::RepeatWithoutLookup,
         Self::ForgetMaybeSent,
         Self::AbsentWithoutSettleDelay,
-        Self::AbsentFromNow,
         Self::IgnoreWindow,
         Self::SkipApprovalCheck,
         Self::ApproveAnyContent,
@@ -205,6 +205,17 @@ impl Setup {
     /// Whether this rule is taken out.
     pub fn breaks(&self, rule: Break) -> bool {
         self.broken == Some(rule)
+    }
+
+    /// The same with one more of everything that it bounds.
+    #[must_use]
+    pub fn deeper(mut self) -> Self {
+        let more = |n: &mut u8| *n += u8::from(*n > 0);
+        let bounds = &mut self.bounds;
+        for n in [&mut bounds.ticks, &mut bounds.callers, &mut bounds.operators] {
+            more(n);
+        }
+        self
     }
 
     /// The same with one rule taken out.

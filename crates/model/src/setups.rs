@@ -29,12 +29,12 @@ pub fn searchable() -> Setup {
         retry: RetryPolicy { auto: true, max_attempts: 2, base_ms: 0, cap_ms: 0 },
         deadline_ms: None,
         approval: None,
-        lease_ms: 2 * TICK_MS,
+        lease_ms: TICK_MS,
         on_failover: OnFailover::Halt,
         moves_by: Move::Promotion,
-        truth: Truth { recognises: Recognises::Nothing, delay_ticks: 1, lag_ticks: 1 },
-        answers: &[Answer::Done, Answer::DoneLost, Answer::DoneUnproven(500), Answer::Refused(500), Answer::Refused(400)],
-        bounds: Bounds { ticks: 6, operators: 1, crashes: 1, callers: 2, ..NONE },
+        truth: Truth { recognises: Recognises::Nothing, delay_ticks: 1, lag_ticks: 1, lost_are_repeated_soon: false },
+        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(500), Answer::Refused(400)],
+        bounds: Bounds { ticks: 4, operators: 1, crashes: 1, ..NONE },
         broken: None,
     }
 }
@@ -44,12 +44,17 @@ pub fn deduplicating() -> Setup {
     Setup {
         name: "deduplicating",
         mode: IdempotencyMode::Key,
-        window: Window::Ms(4 * TICK_MS),
+        window: Window::Ms(3 * TICK_MS),
         margin_ms: TICK_MS,
         lookup: None,
-        retry: RetryPolicy { auto: true, max_attempts: 3, base_ms: 0, cap_ms: 0 },
-        truth: Truth { recognises: Recognises::Key { ticks: Some(4) }, delay_ticks: 1, lag_ticks: 0 },
-        bounds: Bounds { ticks: 6, operators: 1, crashes: 1, callers: 2, ..NONE },
+        retry: RetryPolicy { auto: true, max_attempts: 2, base_ms: 0, cap_ms: 0 },
+        truth: Truth {
+            recognises: Recognises::Key { ticks: Some(3) },
+            delay_ticks: 1,
+            lag_ticks: 0,
+            ..searchable().truth
+        },
+        bounds: Bounds { ticks: 4, operators: 1, crashes: 1, ..NONE },
         ..searchable()
     }
 }
@@ -60,7 +65,8 @@ pub fn unique_reference() -> Setup {
         name: "unique_reference",
         mode: IdempotencyMode::Reference,
         window: Window::Unlimited,
-        truth: Truth { recognises: Recognises::Reference, delay_ticks: 1, lag_ticks: 1 },
+        truth: Truth { recognises: Recognises::Reference, ..searchable().truth },
+        bounds: Bounds { ticks: 3, operators: 1, crashes: 1, ..NONE },
         ..searchable()
     }
 }
@@ -70,7 +76,7 @@ pub fn unprotected() -> Setup {
     Setup {
         name: "unprotected",
         lookup: None,
-        bounds: Bounds { ticks: 4, operators: 2, crashes: 1, callers: 2, ..NONE },
+        bounds: Bounds { ticks: 2, operators: 2, crashes: 1, ..NONE },
         ..searchable()
     }
 }
@@ -79,10 +85,10 @@ pub fn unprotected() -> Setup {
 pub fn approved() -> Setup {
     Setup {
         name: "approved",
-        approval: Some(ApprovalRule { approvers: 1, ttl_ms: 2 * TICK_MS, separate_proposer: true }),
-        deadline_ms: Some(3 * TICK_MS),
-        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(429)],
-        bounds: Bounds { ticks: 4, approvers: 3, callers: 2, operators: 1, edits: 1, ..NONE },
+        approval: Some(ApprovalRule { approvers: 1, ttl_ms: TICK_MS, separate_proposer: true }),
+        deadline_ms: Some(2 * TICK_MS),
+        answers: &[Answer::Done, Answer::Refused(429)],
+        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, edits: 1, ..NONE },
         ..searchable()
     }
 }
@@ -92,7 +98,7 @@ pub fn workers() -> Setup {
     Setup {
         name: "workers",
         sender: Sender::Workers,
-        bounds: Bounds { ticks: 6, operators: 1, crashes: 1, callers: 1, ..NONE },
+        bounds: Bounds { ticks: 3, operators: 1, ..NONE },
         ..searchable()
     }
 }
@@ -103,7 +109,8 @@ pub fn deduplicating_workers() -> Setup {
         name: "deduplicating_workers",
         sender: Sender::Workers,
         retry: RetryPolicy { auto: true, max_attempts: 2, base_ms: 0, cap_ms: 0 },
-        bounds: Bounds { ticks: 5, operators: 1, crashes: 1, callers: 1, edits: 1, ..NONE },
+        bounds: Bounds { ticks: 4, operators: 1, ..NONE },
+        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(400)],
         ..deduplicating()
     }
 }
@@ -113,8 +120,8 @@ pub fn promoted_searchable() -> Setup {
     Setup {
         name: "promoted_searchable",
         on_failover: OnFailover::Continue,
-        bounds: Bounds { ticks: 6, operators: 1, moves: 1, callers: 2, ..NONE },
-        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(500)],
+        bounds: Bounds { ticks: 3, moves: 1, callers: 2, ..NONE },
+        answers: &[Answer::Done, Answer::DoneLost],
         ..searchable()
     }
 }
@@ -124,8 +131,9 @@ pub fn promoted_deduplicating() -> Setup {
     Setup {
         name: "promoted_deduplicating",
         on_failover: OnFailover::Continue,
-        bounds: Bounds { ticks: 6, operators: 1, moves: 1, callers: 2, ..NONE },
-        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(500)],
+        bounds: Bounds { ticks: 4, moves: 1, callers: 2, ..NONE },
+        answers: &[Answer::Done, Answer::DoneLost],
+        truth: Truth { lost_are_repeated_soon: true, ..deduplicating().truth },
         ..deduplicating()
     }
 }
@@ -134,7 +142,7 @@ pub fn promoted_deduplicating() -> Setup {
 pub fn halted() -> Setup {
     Setup {
         name: "halted",
-        bounds: Bounds { ticks: 5, operators: 2, moves: 1, callers: 2, ..NONE },
+        bounds: Bounds { ticks: 3, operators: 1, moves: 1, callers: 2, ..NONE },
         answers: &[Answer::Done, Answer::DoneLost],
         ..searchable()
     }
@@ -145,7 +153,7 @@ pub fn restored() -> Setup {
     Setup {
         name: "restored",
         moves_by: Move::Restore,
-        bounds: Bounds { ticks: 6, operators: 2, moves: 1, callers: 2, ..NONE },
+        bounds: Bounds { ticks: 4, operators: 1, moves: 1, ..NONE },
         answers: &[Answer::Done, Answer::DoneLost],
         ..deduplicating()
     }
@@ -155,7 +163,7 @@ pub fn restored() -> Setup {
 pub fn rolled_back() -> Setup {
     Setup {
         name: "rolled_back",
-        bounds: Bounds { ticks: 4, callers: 1, transactions: 2, crashes: 1, ..NONE },
+        bounds: Bounds { ticks: 2, callers: 1, transactions: 2, ..NONE },
         answers: &[Answer::Done, Answer::DoneLost],
         ..searchable()
     }

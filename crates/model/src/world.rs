@@ -179,6 +179,10 @@ pub struct Seen {
     pub abandoned: bool,
     /// Commits were lost by a failover.
     pub moved: bool,
+    /// The registration itself was among them.
+    pub lost_registration: bool,
+    /// When the first request of all left.
+    pub first_send_us: Option<i64>,
     /// Requests that left, and how many may.
     pub sends: u8,
     pub granted: u8,

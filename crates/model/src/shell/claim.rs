@@ -23,7 +23,7 @@ pub enum Claim {
     /// Something else than a claim: written.
     Judged,
     /// Claimed: written, to be sent.
-    Claimed { lease: Lease, content: u8, approved_until_us: Option<i64> },
+    Claimed { lease: Lease, content: u8 },
 }
 
 /// Claims the command if it is due and may be sent.
@@ -62,7 +62,7 @@ pub fn claim(here: &Here, command: &mut Command, serial: u8, epoch: u8) -> Claim
             let lease = Lease { serial, expires_us: lease_expires_us, epoch };
             let change = Change { lease: Some(lease), content: Some(content), approved_until_us, ..Change::default() };
             match apply(here, command, approval, Event::Claim, change) {
-                Ok(_) => Claim::Claimed { lease, content, approved_until_us },
+                Ok(_) => Claim::Claimed { lease, content },
                 Err(_) => Claim::Nothing,
             }
         }
@@ -131,8 +131,7 @@ fn decide(here: &Here, command: &Command, approval: ApprovalState, approved_unti
     let uses_key = here.setup.mode != IdempotencyMode::None;
     let window_end_us =
         (rests_on_key && uses_key).then(|| command.first_sent_us.and_then(|f| here.window_end_us(f))).flatten();
-    let lease_expires_us =
-        lease_expiry_us(now_us, here.setup.lease_ms, deadline_us, approved_until_us, window_end_us);
+    let lease_expires_us = lease_expiry_us(now_us, here.setup.lease_ms, deadline_us, approved_until_us, window_end_us);
     if lease_expires_us <= now_us {
         return Verdict::Leave;
     }

@@ -6,7 +6,7 @@ use command_ledger_domain::lookup::{
 use command_ledger_domain::retry::{Repeat, RepeatFacts, repeat_due};
 use command_ledger_domain::status::Status;
 
-use super::{Change, Here, apply, is_question};
+use super::{Change, Here, apply};
 use crate::destination::record_id;
 use crate::setup::{Break, TICK_US};
 use crate::world::{Command, Round};
@@ -79,7 +79,7 @@ pub fn settle_round(here: &Here, command: &mut Command, round: &Round) {
 }
 
 fn repeat(here: &Here, command: &Command) -> Repeat {
-    let may_release = command.case.is_none_or(|case| is_question(case.reason));
+    let may_release = command.case.is_none_or(|case| case.reason.lookup_may_release());
     if !may_release || command.status != Status::NeedsReconciliation {
         return Repeat::NeedsPerson;
     }

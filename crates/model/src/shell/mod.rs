@@ -18,7 +18,7 @@ use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
 use command_ledger_domain::lookup::first_lookup_at;
 use command_ledger_domain::retry::{Deadline, RetryPolicy, window_end_us, window_open};
-use command_ledger_domain::status::{ApprovalState, CaseAction, CaseReason, ErrorClass, Event, Status, Transition, next};
+use command_ledger_domain::status::{ApprovalState, CaseAction, ErrorClass, Event, Status, Transition, next};
 
 use crate::setup::{Break, Setup};
 use crate::world::{Case, Claimed, Command, End, Lease, Queued, World};
@@ -162,7 +162,6 @@ pub fn apply(
     change: Change,
 ) -> Result<Transition, LedgerError> {
     let transition = decide(here, command, approval, &event)?;
-    let from = command.status;
     journal(command, &event, &transition, &change);
     case(here, command, &transition, &change);
     if event == Event::Claim {
@@ -189,7 +188,7 @@ pub fn apply(
     }
     let deadline = change.deadline.unwrap_or(command.deadline());
     command.set_deadline(if transition.to == Status::Planned { deadline.while_waiting() } else { deadline });
-    place(here, command, from, event, &transition, change, kept_before);
+    place(here, command, event, &transition, change, kept_before);
     Ok(transition)
 }
 
@@ -225,15 +224,7 @@ fn case(here: &Here, command: &mut Command, transition: &Transition, change: &Ch
 }
 
 /// Puts the live state where it belongs: the outbox row while the command is approved or dispatched, else its own.
-fn place(
-    here: &Here,
-    command: &mut Command,
-    from: Status,
-    event: Event,
-    transition: &Transition,
-    change: Change,
-    kept_before: bool,
-) {
+fn place(here: &Here, command: &mut Command, event: Event, transition: &Transition, change: Change, kept_before: bool) {
     let old = command.queued.take();
     if matches!(command.status, Status::Approved | Status::Dispatched) {
         let kept = change.record.filter(|_| transition.success_kept && !kept_before);
@@ -263,12 +254,6 @@ fn place(
     if command.record.is_none() {
         command.record = record;
     }
-    let _ = from;
-}
-
-/// Reasons that the model itself writes.
-pub fn is_question(reason: CaseReason) -> bool {
-    reason.lookup_may_release()
 }
 
 /// The class that a budget's end carries.

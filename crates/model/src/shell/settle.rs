@@ -92,17 +92,16 @@ pub fn settle(here: &Here, command: &mut Command, ending: Ending) {
         Change { due_us: after.due_us, record: ending.success, uncounted: ending.own_fault, ..Change::default() };
     if after.look_up {
         let lease_expires_us = command.lease().map_or(here.now_us, |l| l.expires_us);
-        let from_us = if here.breaks(Break::AbsentFromNow) {
-            here.now_us
-        } else {
-            evidence_start_us(ending.ended_us, lease_expires_us, here.now_us)
-        };
-        schedule_lookup(here, &mut change, from_us);
+        schedule_lookup(here, &mut change, evidence_start_us(ending.ended_us, lease_expires_us, here.now_us));
     }
     let kept = command.success_kept.then(|| command.queued.and_then(|q| q.kept_record));
     let applied = apply(here, command, approval, event, change);
     if let (Ok(_), Event::Confirm, Some(kept)) = (applied, event, kept)
-        && second_effect(kept.map(record_id), change.record.map(record_id), facts.protection == Protection::Deduplicates)
+        && second_effect(
+            kept.map(record_id),
+            change.record.map(record_id),
+            facts.protection == Protection::Deduplicates,
+        )
     {
         let _ = apply(here, command, approval, Event::DuplicateSuccess, Change::default());
     }
