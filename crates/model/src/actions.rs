@@ -408,9 +408,12 @@ fn send(setup: &Setup, world: &mut World, i: u8) -> Done {
     }
     flight.phase = Phase::Sent;
     let flight = *flight;
+    let others = world.records.iter().map(|r| r.content).chain(world.network.iter().map(|r| r.content));
+    let differs = others.into_iter().any(|content| content != flight.content);
     let seen = &mut world.seen;
     seen.sends += 1;
     seen.first_send_us = seen.first_send_us.or(Some(now_us));
+    seen.differing_send |= differs;
     seen.unmarked_send |= !claimed(&world.ledger, flight.serial);
     seen.rolled_back_send |= world.ledger.command.is_none();
     seen.unapproved_send |= flight.approved_until_us.is_some_and(|until| until <= now_us);

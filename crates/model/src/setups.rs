@@ -81,7 +81,7 @@ pub fn unprotected() -> Setup {
     }
 }
 
-/// Two people must approve, and the approvals end.
+/// A person must approve, and approvals end; definitions are edited.
 pub fn approved() -> Setup {
     Setup {
         name: "approved",
@@ -89,6 +89,18 @@ pub fn approved() -> Setup {
         deadline_ms: Some(2 * TICK_MS),
         answers: &[Answer::Done, Answer::Refused(429)],
         bounds: Bounds { ticks: 2, approvers: 2, callers: 2, edits: 1, ..NONE },
+        ..searchable()
+    }
+}
+
+/// What must be sent soon, by a sender that may be slow.
+pub fn timed() -> Setup {
+    Setup {
+        name: "timed",
+        deadline_ms: Some(TICK_MS),
+        lease_ms: 2 * TICK_MS,
+        answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(429)],
+        bounds: Bounds { ticks: 3, operators: 1, callers: 2, crashes: 1, ..NONE },
         ..searchable()
     }
 }
@@ -109,7 +121,7 @@ pub fn deduplicating_workers() -> Setup {
         name: "deduplicating_workers",
         sender: Sender::Workers,
         retry: RetryPolicy { auto: true, max_attempts: 2, base_ms: 0, cap_ms: 0 },
-        bounds: Bounds { ticks: 4, operators: 1, ..NONE },
+        bounds: Bounds { ticks: 4, edits: 1, ..NONE },
         answers: &[Answer::Done, Answer::DoneLost, Answer::Refused(400)],
         ..deduplicating()
     }
@@ -177,6 +189,7 @@ pub fn all() -> Vec<Setup> {
         unique_reference(),
         unprotected(),
         approved(),
+        timed(),
         workers(),
         deduplicating_workers(),
         promoted_searchable(),

@@ -165,6 +165,8 @@ pub struct Seen {
     /// A request left whose claim no commit holds.
     pub unmarked_send: bool,
     pub unapproved_send: bool,
+    /// A repeat differed from a request that had, or still could have, its effect.
+    pub differing_send: bool,
     pub overdue_send: bool,
     pub fenced_send: bool,
     /// A request left of a registration that no commit holds.

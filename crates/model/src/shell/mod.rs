@@ -52,7 +52,7 @@ impl<'a> Here<'a> {
     }
 
     pub fn window_end_us(&self, first_sent_us: i64) -> Option<i64> {
-        if self.breaks(Break::IgnoreWindow) {
+        if self.breaks(Break::IgnoreWindow) || self.breaks(Break::RepeatWithoutLookup) {
             return None;
         }
         window_end_us(first_sent_us, self.setup.window, self.setup.margin_ms)
