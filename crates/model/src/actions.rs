@@ -193,7 +193,7 @@ pub fn step(setup: &Setup, before: &World, action: Action) -> Option<World> {
     let mut world = before.clone();
     match act(setup, &mut world, action) {
         Ok(()) if world != *before => {
-            watch(before, &mut world, action);
+            watch(setup, before, &mut world, action);
             Some(world)
         }
         _ => None,
@@ -413,7 +413,8 @@ fn send(setup: &Setup, world: &mut World, i: u8) -> Done {
     let seen = &mut world.seen;
     seen.sends += 1;
     seen.first_send_us = seen.first_send_us.or(Some(now_us));
-    seen.differing_send |= differs;
+    // What a failover lost, no ledger can know.
+    seen.differing_send |= differs && !seen.moved;
     seen.unmarked_send |= !claimed(&world.ledger, flight.serial);
     seen.rolled_back_send |= world.ledger.command.is_none();
     seen.unapproved_send |= flight.approved_until_us.is_some_and(|until| until <= now_us);
@@ -483,13 +484,20 @@ impl World {
 }
 
 /// Notes what must never be seen, by comparing before and after.
-fn watch(before: &World, world: &mut World, action: Action) {
+fn watch(setup: &Setup, before: &World, world: &mut World, action: Action) {
     use Action as A;
     let (Some(old), Some(new)) = (&before.ledger.command, &world.ledger.command) else { return };
     if action == A::MoveTo {
         return;
     }
+    let elsewhere = world.true_fence(setup) != Fence::Open;
+    let sent = !world.records.is_empty() || world.outstanding();
+    let given_up = matches!(action, A::Reconcile(_));
     let seen = &mut world.seen;
+    if elsewhere && sent && !given_up {
+        let ended = matches!(new.status, Status::Failed | Status::Cancelled) && new.status != old.status;
+        seen.decided_blindly |= ended || new.params != old.params;
+    }
     if old.status != new.status {
         seen.left_final |= old.status.is_final();
         let late = new.status == Status::NeedsReconciliation && matches!(action, A::Settle(_) | A::Reconcile(_));

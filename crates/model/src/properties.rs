@@ -93,6 +93,9 @@ fn in_a_queue(setup: &Setup, world: &World) -> bool {
 /// none can come any more. A person who gives up answers for it, and so does a failover that lost commits.
 fn called_rightly(world: &World) -> bool {
     let Some(command) = &world.ledger.command else { return true };
+    if world.seen.decided_blindly {
+        return false;
+    }
     if command.status == Status::Confirmed {
         return !world.records.is_empty();
     }

@@ -128,6 +128,8 @@ pub enum Break {
     RetryAnything,
     /// The fence is always open.
     IgnoreFence,
+    /// What another place may have sent is ended and rewritten as if it were not.
+    EndBlindly,
     /// What was found out in another place counts in this one.
     KeepOldAbsence,
     /// A repeat may differ from what was sent first.
@@ -159,6 +161,7 @@ impl Break {
         Self::RefusedRepeatIsFailure,
         Self::RetryAnything,
         Self::IgnoreFence,
+        Self::EndBlindly,
         Self::KeepOldAbsence,
         Self::RepeatOtherRequest,
     ];

@@ -171,6 +171,17 @@ pub fn restored() -> Setup {
     }
 }
 
+/// A standby that lost the last commits goes on with what has a deadline and needs approval.
+pub fn promoted_approved() -> Setup {
+    Setup {
+        name: "promoted_approved",
+        on_failover: OnFailover::Continue,
+        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, operators: 1, moves: 1, ..NONE },
+        answers: &[Answer::Done],
+        ..approved()
+    }
+}
+
 /// Transactions of callers stay open, and are rolled back.
 pub fn rolled_back() -> Setup {
     Setup {
@@ -194,6 +205,7 @@ pub fn all() -> Vec<Setup> {
         deduplicating_workers(),
         promoted_searchable(),
         promoted_deduplicating(),
+        promoted_approved(),
         halted(),
         restored(),
         rolled_back(),

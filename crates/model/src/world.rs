@@ -171,6 +171,8 @@ pub struct Seen {
     pub fenced_send: bool,
     /// A request left of a registration that no commit holds.
     pub rolled_back_send: bool,
+    /// In a place where another may have sent, it was ended or rewritten as if that were known.
+    pub decided_blindly: bool,
     /// A late answer touched a newer attempt.
     pub overwrote: bool,
     /// A final state was left, or `failed` by something else than a retry or late success.

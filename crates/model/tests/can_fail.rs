@@ -28,6 +28,7 @@ const RULES: &[(Break, fn() -> Setup, &str)] = &[
     (Break::RefusedRepeatIsFailure, setups::deduplicating, "I5"),
     (Break::RetryAnything, setups::halted, "I10"),
     (Break::IgnoreFence, setups::restored, "I11"),
+    (Break::EndBlindly, setups::halted, "I5"),
     (Break::KeepOldAbsence, setups::promoted_searchable, "I3"),
     (Break::RepeatOtherRequest, setups::deduplicating_workers, "I3"),
 ];

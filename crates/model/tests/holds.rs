@@ -60,5 +60,6 @@ fn a_registration_that_a_failover_lost_is_protected_only_if_it_is_repeated_withi
     println!("a known limit:\n{}", common::told(&trace));
     let (world, broken) = command_ledger_model::replay(&setup, &trace).unwrap();
     assert!(broken.contains(&property));
+    assert!(!world.seen.differing_send);
     assert!(world.seen.lost_registration, "the ledger that goes on never knew of the first send");
 }

@@ -15,7 +15,7 @@ pub use sweep::{expired_lease, overdue};
 
 use command_ledger_domain::approval::{Actor, Approval, quorum};
 use command_ledger_domain::error::LedgerError;
-use command_ledger_domain::fence::Fence;
+use command_ledger_domain::fence::{Fence, sent_elsewhere};
 use command_ledger_domain::lookup::first_lookup_at;
 use command_ledger_domain::retry::{Deadline, RetryPolicy, window_end_us, window_open};
 use command_ledger_domain::status::{ApprovalState, CaseAction, ErrorClass, Event, Status, Transition, next};
@@ -100,6 +100,16 @@ impl<'a> Here<'a> {
         if open && !command.maybe_sent {
             command.intent = self.intent(command.params);
         }
+    }
+}
+
+/// Marks a command that another place may have sent, before it is ended or rewritten here.
+pub fn mark_sent_elsewhere(here: &Here, command: &mut Command) {
+    let open = matches!(command.status, Status::Planned | Status::Approved) && !command.maybe_sent;
+    let absent = command.queued.is_some_and(|q| q.absence_place == Some(here.here));
+    if open && sent_elsewhere(here.fence, absent) && !here.breaks(Break::EndBlindly) {
+        command.maybe_sent = true;
+        command.first_sent_us = Some(command.registered_us);
     }
 }
 

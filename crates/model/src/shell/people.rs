@@ -10,7 +10,7 @@ use command_ledger_domain::status::{ApprovalState, Event, Status, next, register
 
 use std::sync::LazyLock;
 
-use super::{Change, Here, apply, look_up_if_maybe_sent, schedule_lookup};
+use super::{Change, Here, apply, look_up_if_maybe_sent, mark_sent_elsewhere, schedule_lookup};
 use crate::destination::record_id;
 use crate::setup::Break;
 use crate::world::{Approved, Case, Command, Ledger, Queued};
@@ -77,6 +77,7 @@ pub fn register(here: &Here, ledger: &mut Ledger, params: u8) -> Result<bool, Re
 
 /// `revise()`, by a caller who saw the current content.
 pub fn revise(here: &Here, command: &mut Command, params: u8) -> Done {
+    mark_sent_elsewhere(here, command);
     let (approval, _) = here.approval_state(command);
     let event = Event::Revise { approval_needed: here.setup.approval.is_some() };
     next(&command.state(approval), &event).map_err(|_| Refused)?;
@@ -109,6 +110,9 @@ pub fn reject(here: &Here, command: &mut Command) -> Done {
 }
 
 fn stop(here: &Here, command: &mut Command, event: Event) -> Done {
+    if event != Event::Revoke {
+        mark_sent_elsewhere(here, command);
+    }
     let (approval, _) = here.approval_state(command);
     let mut change = Change::default();
     look_up_if_maybe_sent(here, command, &mut change);

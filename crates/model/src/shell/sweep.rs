@@ -4,7 +4,7 @@ use command_ledger_domain::answer::{NoAnswer, Wire};
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 
 use super::settle::{Ending, settle};
-use super::{Change, Here, apply, look_up_if_maybe_sent};
+use super::{Change, Here, apply, look_up_if_maybe_sent, mark_sent_elsewhere};
 use crate::setup::{Break, Sender};
 use crate::world::Command;
 
@@ -31,12 +31,14 @@ pub fn overdue(here: &Here, command: &mut Command) -> bool {
         return false;
     }
     let (approval, _) = here.approval_state(command);
+    let over = command.deadline_us.is_some_and(|d| d <= here.now_us);
+    if over {
+        mark_sent_elsewhere(here, command);
+    }
     let mut change = Change::default();
     look_up_if_maybe_sent(here, command, &mut change);
     let event = match command.status {
-        Status::Planned | Status::Approved if command.deadline_us.is_some_and(|d| d <= here.now_us) => {
-            Event::DeadlineOver
-        }
+        Status::Planned | Status::Approved if over => Event::DeadlineOver,
         Status::Approved if approval == ApprovalState::Missing => Event::ApprovalLapsed,
         _ => return false,
     };
