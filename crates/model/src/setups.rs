@@ -143,7 +143,7 @@ pub fn promoted_deduplicating() -> Setup {
     Setup {
         name: "promoted_deduplicating",
         on_failover: OnFailover::Continue,
-        bounds: Bounds { ticks: 4, moves: 1, callers: 2, ..NONE },
+        bounds: Bounds { ticks: 3, moves: 1, callers: 2, ..NONE },
         answers: &[Answer::Done, Answer::DoneLost],
         truth: Truth { lost_are_repeated_soon: true, ..deduplicating().truth },
         ..deduplicating()
@@ -176,7 +176,7 @@ pub fn promoted_approved() -> Setup {
     Setup {
         name: "promoted_approved",
         on_failover: OnFailover::Continue,
-        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, operators: 1, moves: 1, ..NONE },
+        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, moves: 1, ..NONE },
         answers: &[Answer::Done],
         ..approved()
     }

@@ -55,6 +55,7 @@ fn the_invariants_hold_in_long_random_lives() {
 fn a_registration_that_a_failover_lost_is_protected_only_if_it_is_repeated_within_the_margin() {
     let mut setup = setups::promoted_deduplicating();
     setup.truth.lost_are_repeated_soon = false;
+    setup.bounds.ticks = 4;
     let property = "I3 at most one effect";
     let trace = common::counterexample(&setup, property);
     println!("a known limit:\n{}", common::told(&trace));
