@@ -352,7 +352,7 @@ fn commit(setup: &Setup, world: &mut World) {
 
 fn claim(here: &Here, setup: &Setup, world: &mut World) -> Done {
     let (serial, epoch) = (world.serials + 1, world.epoch);
-    let open = setup.breaks(Break::SendRolledBack).then(|| world.open_registration.as_ref()).flatten();
+    let open = world.open_registration.as_ref().filter(|_| setup.breaks(Break::SendRolledBack));
     let visible: Option<&Ledger> = open.map(|open| &**open).or(Some(&world.ledger));
     let Some(mut command) = visible.and_then(|ledger| ledger.command.clone()) else { return Err(Refused) };
     let done = shell::claim(here, &mut command, serial, epoch);

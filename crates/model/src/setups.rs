@@ -176,7 +176,7 @@ pub fn promoted_approved() -> Setup {
     Setup {
         name: "promoted_approved",
         on_failover: OnFailover::Continue,
-        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, moves: 1, ..NONE },
+        bounds: Bounds { ticks: 2, approvers: 2, callers: 2, operators: 1, moves: 1, ..NONE },
         answers: &[Answer::Done],
         ..approved()
     }
