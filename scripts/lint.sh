@@ -22,7 +22,7 @@ clippy_extension() {
     --features "pg$PG_MAJOR failpoints pg_test" -- -D warnings
 }
 clippy_crates() {
-  cargo clippy -p command_ledger_domain -p command_ledger_wire -p pg_test --all-targets -- -D warnings
+  cargo clippy -p command_ledger_domain -p command_ledger_model -p command_ledger_wire -p pg_test --all-targets -- -D warnings
 }
 
 step "Shell scripts" shell_scripts

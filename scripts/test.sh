@@ -54,7 +54,7 @@ counted() { "$@" | tee -a "$results"; }
 suite_pure() {
   local more=()
   ! command -v node >/dev/null || more=(-- --include-ignored)
-  counted cargo test --no-fail-fast -p command_ledger_domain -p command_ledger_wire ${more[@]+"${more[@]}"}
+  counted cargo test --no-fail-fast -p command_ledger_domain -p command_ledger_model -p command_ledger_wire ${more[@]+"${more[@]}"}
 }
 
 suite_db() {

@@ -40,6 +40,9 @@ pub static LOG_DELIVERIES: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// `command_ledger.failpoint` (test builds only)
 #[cfg(feature = "failpoints")]
 pub static FAILPOINT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+/// `command_ledger.clock_offset`, seconds (test builds only)
+#[cfg(feature = "failpoints")]
+pub static CLOCK_OFFSET_S: GucSetting<i32> = GucSetting::<i32>::new(0);
 
 /// Declares all settings. Called once when the library is loaded.
 pub fn define() {
@@ -145,6 +148,17 @@ pub fn define() {
         &FAILPOINT,
         GucContext::Sighup,
         GucFlags::default(),
+    );
+    #[cfg(feature = "failpoints")]
+    GucRegistry::define_int_guc(
+        c"command_ledger.clock_offset",
+        c"How far the ledger's clock is ahead of the server's.",
+        c"Lets days pass in a test; views still read the server's clock. Exists in test builds only. Reloadable.",
+        &CLOCK_OFFSET_S,
+        i32::MIN,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
     );
     // SAFETY: our prefix; unknown settings under it become errors from here on.
     unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"command_ledger".as_ptr()) };

@@ -6,7 +6,7 @@ use super::catalog::{self, Operation};
 use super::command::{self, Command};
 use super::journal;
 use super::receipt::{self, Outcome};
-use super::settle;
+use super::{fence, settle};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::spi::{Arg, BYTEA, Connection, INT, Mode, Statement, TEXT, TIME};
@@ -306,6 +306,7 @@ pub fn reject(call: &Call) -> Result<Option<Datum>, LedgerError> {
             check_approver(&rule, nobody, nobody, hash, &command.intent_hash)
                 .map_err(|error| naming_current(error, &command))?;
         }
+        fence::mark_sent_elsewhere(connection, &mut command)?;
         let (state, _) = approval_state(connection, &operation, &command, now_us)?;
         let mut batch = Batch::new(now_us, actor(caller, stated));
         let mut change = Change {

@@ -4,7 +4,7 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::approve::{self, actor, checked_note};
 use super::batch::{Batch, Change};
 use super::receipt::{self, Outcome};
-use super::{catalog, command, settle};
+use super::{catalog, command, fence, settle};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::spi::Connection;
@@ -35,6 +35,7 @@ pub fn reason_detail(reason: Option<&str>) -> Option<Json<'static>> {
 
 /// `cancel(key, reason, tenant)`
 ///
+/// In a ledger that is not adopted in this place, it opens a case: another place may have sent it.
 /// While an attempt is in flight it is refused (CL006): what is under way cannot be called back, and its end decides.
 pub fn cancel(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let (key, reason, tenant) = (key_of(call, 0)?, call.text(1), tenant_of(call, 2)?);
@@ -44,6 +45,7 @@ pub fn cancel(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let mut command = command::lock_existing(connection, tenant, key)?;
         require_withdrawer(caller, connection, tenant, Some(&command.command_type))?;
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+        fence::mark_sent_elsewhere(connection, &mut command)?;
         let now_us = datum::now_us();
         let (approval, _) = approve::approval_state(connection, &operation, &command, now_us)?;
         let mut change = Change {

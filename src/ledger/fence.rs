@@ -1,6 +1,7 @@
 //! Which ledger this is and where it runs: facts of the server for the pure decision in the core.
 
 use super::access::{Capability, as_owner};
+use super::command::Command;
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::report::defect;
@@ -8,7 +9,8 @@ use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, OID, Statement, TEXT, T
 use crate::pg::watch;
 use crate::settings;
 use command_ledger_domain::error::{Code, LedgerError};
-use command_ledger_domain::fence::{Fence, Identity, OnFailover, Place, judge};
+use command_ledger_domain::fence::{Fence, Identity, OnFailover, Place, judge, sent_elsewhere};
+use command_ledger_domain::status::Status;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -132,6 +134,20 @@ pub fn state(connection: &Connection) -> Result<Fence, LedgerError> {
         settings::OnFailover::Continue => OnFailover::Continue,
     };
     Ok(judge(recorded(connection)?, (identity(), place()), on_failover))
+}
+
+/// Marks a locked command that another place may have sent, before it is ended or rewritten here.
+pub fn mark_sent_elsewhere(connection: &Connection, command: &mut Command) -> Result<(), LedgerError> {
+    if !matches!(command.live.status, Status::Planned | Status::Approved) || command.live.maybe_sent {
+        return Ok(());
+    }
+    let here = place_tag();
+    let absent = command.queued.as_ref().is_some_and(|q| q.absence_place == Some(here));
+    if sent_elsewhere(state(connection)?, absent) {
+        command.live.maybe_sent = true;
+        command.live.first_sent_us = Some(command.registered_us);
+    }
+    Ok(())
 }
 
 /// CL015, if the fence keeps this ledger from sending.

@@ -8,7 +8,7 @@ use super::command::{self, Command};
 use super::lookalike;
 use super::receipt::{self, Outcome};
 use super::register::{self, Verdict};
-use super::{journal, settle};
+use super::{fence, journal, settle};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -90,6 +90,7 @@ pub fn revise(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let mut command = command::lock_existing(connection, tenant, key)?;
         caller.require(connection, Capability::Propose, tenant, Some(&command.command_type))?;
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
+        fence::mark_sent_elsewhere(connection, &mut command)?;
         let now_us = datum::now_us();
         let (approval, _) = approve::approval_state(connection, &operation, &command, now_us)?;
         let approval_needed = command.approvals_required > 0;

@@ -4,7 +4,7 @@
 use super::batch::{Actor, Batch, Change};
 use super::command::{self, Command};
 use super::settle::{self, Ending};
-use super::{approve, catalog};
+use super::{approve, catalog, fence};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, Statement, TEXT, TIME};
@@ -135,10 +135,14 @@ pub fn overdue(connection: &Connection, limit: i64) -> Result<Swept, LedgerError
         let now_us = batch.now_us();
         let operation = catalog::version(connection, &command.command_type, command.type_version)?;
         let (approval, _) = approve::approval_state(connection, &operation, command, now_us)?;
+        let over = command.deadline_us.is_some_and(|d| d <= now_us);
+        if over {
+            fence::mark_sent_elsewhere(connection, command)?;
+        }
         let mut change = Change { skip_lane_on_failure: operation.skips_lane(), ..Change::default() };
         settle::look_up_if_maybe_sent(&operation, command, &mut change, now_us);
         let event = match command.live.status {
-            Status::Planned | Status::Approved if command.deadline_us.is_some_and(|d| d <= now_us) => {
+            Status::Planned | Status::Approved if over => {
                 change.message = Some("the deadline passed before it was sent".into());
                 Event::DeadlineOver
             }

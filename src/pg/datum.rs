@@ -16,10 +16,13 @@ pub fn to_pg_time(us: i64) -> i64 {
     if us == i64::MIN || us == i64::MAX { us } else { us.saturating_sub(EPOCH_SHIFT_US) }
 }
 
-/// The wall clock, as the server reads it, in Unix microseconds.
+/// The wall clock, as the server reads it, in Unix microseconds. In a test build, days can be made to pass.
 pub fn now_us() -> i64 {
     // SAFETY: reads the clock, touches nothing.
-    from_pg_time(unsafe { pg_sys::GetCurrentTimestamp() })
+    let now_us = from_pg_time(unsafe { pg_sys::GetCurrentTimestamp() });
+    #[cfg(feature = "failpoints")]
+    let now_us = now_us.saturating_add(i64::from(crate::settings::CLOCK_OFFSET_S.get()) * 1_000_000);
+    now_us
 }
 
 /// A `text` datum.

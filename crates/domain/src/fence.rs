@@ -126,5 +126,16 @@ pub fn claim_allowed(fence: Fence, here: Identity, row: &RowFacts) -> ClaimAllow
     }
 }
 
+/// Whether a command that is not in flight from here counts as maybe sent before anybody ends or rewrites it (cancel,
+/// reject, revise, a deadline): I5 holds for what another place may have done, too.
+///
+/// | fence | absence established here | else |
+/// |---|---|---|
+/// | open | no | no |
+/// | unadopted, moved | no | yes |
+pub fn sent_elsewhere(fence: Fence, absence_established_here: bool) -> bool {
+    fence != Fence::Open && !absence_established_here
+}
+
 #[cfg(test)]
 mod tests;

@@ -94,3 +94,13 @@ fn a_moved_ledger_goes_on_only_where_a_repeat_does_no_harm() {
         assert_eq!(claim_allowed(moved, HERE, &row(false)), ClaimAllowed::Case);
     }
 }
+
+#[test]
+fn what_another_place_may_have_sent_counts_as_maybe_sent_until_its_absence_is_established_here() {
+    assert!(!sent_elsewhere(Fence::Open, false));
+    assert!(!sent_elsewhere(Fence::Open, true));
+    for fence in [Fence::Unadopted, Fence::Moved { halted: true }, Fence::Moved { halted: false }] {
+        assert!(sent_elsewhere(fence, false), "{fence:?}");
+        assert!(!sent_elsewhere(fence, true), "{fence:?}");
+    }
+}
