@@ -206,6 +206,10 @@ COMMENT ON TABLE command_ledger.reconciliation_case IS
 CREATE INDEX reconciliation_case_open ON command_ledger.reconciliation_case (opened_at) WHERE closed_at IS NULL;
 CREATE INDEX reconciliation_case_lookup ON command_ledger.reconciliation_case (next_lookup_at)
     WHERE closed_at IS NULL AND next_lookup_at IS NOT NULL;
+-- For the figures of the last questions, and for the count that must be 0.
+CREATE INDEX reconciliation_case_closed ON command_ledger.reconciliation_case (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX reconciliation_case_duplicate ON command_ledger.reconciliation_case (opened_at)
+    WHERE reason OPERATOR(pg_catalog.=) ANY (ARRAY['duplicate_success', 'duplicate_possible', 'lookup_ambiguous']);
 
 CREATE TABLE command_ledger.inbox (
     tenant text COLLATE "C" NOT NULL,
