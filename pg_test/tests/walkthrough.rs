@@ -137,3 +137,22 @@ fn the_readme_gives_what_it_says() {
     assert!(walk(&mut session, section, erp.port) >= 5);
     assert_eq!(erp.records(""), 1);
 }
+
+#[test]
+fn what_the_install_page_and_the_worksheet_say_can_be_typed_in() {
+    let cluster = Cluster::builder().preload(true).start();
+    for page in ["docs/install.md", "docs/worksheet.md"] {
+        let database = page.trim_start_matches("docs/").trim_end_matches(".md");
+        cluster.create_database(database);
+        let mut session = cluster.connect(database);
+        if !read(page).contains("CREATE EXTENSION") {
+            session.exec("create extension command_ledger");
+        }
+        walk(&mut session, &read(page), 0);
+        assert!(session.one::<i64>("select count(*) from command_ledger.destination", &[]) > 0);
+    }
+    let mut session = cluster.connect("install");
+    session.exec("select command_ledger.resume('erp')");
+    let healthy = "select bool_and(ok) from command_ledger.health() where check_name <> 'secrets'";
+    session.wait_until(healthy, 20);
+}
