@@ -44,6 +44,8 @@ pub enum Code {
     InvalidArgument,
     /// `0A000`: the server or database cannot do this.
     NotSupported,
+    /// `25006`: nothing can be written here: a standby, or a read-only transaction.
+    ReadOnly,
     /// `XX000`: a defect of the ledger itself.
     Internal,
 }
@@ -71,6 +73,7 @@ impl Code {
             Code::NullArgument => "22004",
             Code::InvalidArgument => "22023",
             Code::NotSupported => "0A000",
+            Code::ReadOnly => "25006",
             Code::Internal => "XX000",
         }
     }
@@ -102,6 +105,7 @@ impl Code {
             Code::InsufficientPrivilege => "An administrator can allow it with grant_access().",
             Code::NullArgument | Code::InvalidArgument => "Correct the argument.",
             Code::NotSupported => "See the documentation for what is needed.",
+            Code::ReadOnly => "Call it on the primary, in a transaction that may write.",
             Code::Internal => "Please report it, with the message and the server's log.",
         }
     }
