@@ -191,10 +191,10 @@ fn nothing_is_undocumented() {
                   union all select format('type %s', t.typname) from pg_type t left join pg_class c on c.oid = t.typrelid \
                    where t.typnamespace = 'command_ledger'::regnamespace and (t.typtype = 'e' or c.relkind = 'c') \
                      and obj_description(t.oid, 'pg_type') is null";
-    assert_eq!(ledger.column::<String>(silent, &[]), [String::new(); 0]);
+    assert_eq!(ledger.column::<String>(silent, &[]), Vec::<String>::new());
     ledger.exec("load 'command_ledger'");
     let settings = "select name from pg_settings where name like 'command_ledger.%' and (short_desc is null or extra_desc is null)";
-    assert_eq!(ledger.column::<String>(settings, &[]), [String::new(); 0]);
+    assert_eq!(ledger.column::<String>(settings, &[]), Vec::<String>::new());
     assert!(sqlstates().len() >= 20);
     // Every view for readers shows how it is asked, and the example runs.
     for view in relations(&mut ledger, "v") {
