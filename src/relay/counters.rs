@@ -25,7 +25,7 @@ pub enum Counter {
     LookalikesStopped = 2,
     /// An attempt that may have had its effect became a question instead of being repeated.
     RepeatsNotSent = 3,
-    /// The relay handed an attempt to the wire, or to the handler of a function destination.
+    /// The relay handed an attempt to the wire.
     RelayAttempts = 4,
     /// Such an attempt ended, with an answer or without.
     RelayEnds = 5,
@@ -57,9 +57,9 @@ pub fn count(counter: Counter) {
     add(counter, 1);
 }
 
-/// Counts attempts of the relay that end now, and how long they took together.
-pub fn count_ends(ends: usize, took_us: i64) {
-    add(Counter::RelayEnds, u64::try_from(ends).unwrap_or(u64::MAX));
+/// Counts an attempt of the relay that ends now, and how long it took.
+pub fn count_end(took_us: i64) {
+    add(Counter::RelayEnds, 1);
     add(Counter::RelayAttemptUs, u64::try_from(took_us).unwrap_or(0));
 }
 

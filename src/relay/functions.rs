@@ -1,7 +1,6 @@
 //! Function destinations: the handler and its confirmation in one transaction per command, so that an error or a lost
 //! session proves that there was no effect.
 
-use super::counters::{self, Counter};
 use super::desk::Desk;
 use super::sends::{self, Sent};
 use super::transaction;
@@ -9,7 +8,6 @@ use crate::failpoint;
 use crate::ledger::command;
 use crate::ledger::dispatch::{self, Claim, Claimed};
 use crate::ledger::settle::{self, Ending};
-use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::role::ActingAs;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
@@ -57,8 +55,6 @@ pub fn run_due(desk: &mut Desk, fence: Fence, destination: &str) -> Result<Sent,
     })?;
     for one in &claimed {
         failpoint::hit("relay_before_handler");
-        counters::count(Counter::RelayAttempts);
-        let started_us = datum::now_us();
         let done = transaction::run(|connection| run(connection, one));
         if let Err(error) = done {
             // The handler's writes are gone with its transaction: nothing happened.
@@ -70,7 +66,6 @@ pub fn run_due(desk: &mut Desk, fence: Fence, destination: &str) -> Result<Sent,
                 );
             }
         }
-        counters::count_ends(1, datum::now_us().saturating_sub(started_us));
     }
     Ok(Sent { any, again_at_us: None })
 }

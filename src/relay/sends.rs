@@ -161,7 +161,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
             Purpose::Attempt(attempt) => {
                 if ended.failed == 0 {
                     desk.sent_ended(&attempt, answers::send_end(&ended));
-                    counters::count_ends(1, ended.ended_us.saturating_sub(attempt.claimed_us));
+                    counters::count_end(ended.ended_us.saturating_sub(attempt.claimed_us));
                 }
                 attempts.push((attempt, ended));
             }
