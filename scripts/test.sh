@@ -76,6 +76,9 @@ suite_db() {
 blackbox_on() {
   local bin
   bin=$("$ROOT/scripts/install_tree.sh" "$1" test dev failpoints)
+  # For the example in Python.
+  LEDGER_PYTHON=$("$ROOT/scripts/python.sh" "psycopg[binary]==$PSYCOPG_VERSION")/python
+  export LEDGER_PYTHON
   LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test
 }
 

@@ -286,7 +286,7 @@ COMMENT ON FUNCTION command_ledger.may_read(text, text) IS
 CREATE FUNCTION command_ledger.counters(OUT name text, OUT value bigint) RETURNS SETOF record
     LANGUAGE c VOLATILE ROWS 8 AS 'MODULE_PATHNAME', 'ledger_counters';
 COMMENT ON FUNCTION command_ledger.counters() IS
-    'What was prevented since the server started (replays answered, conflicts refused, look-alikes stopped, repeats not sent); no row where the library is not preloaded.';
+    'What was prevented since the server started (replays answered, conflicts refused, look-alikes stopped, repeats not sent), and what the relay did over HTTP (attempts, ends, microseconds from claim to end); no row where the library is not preloaded.';
 
 -- For the views ------------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,11 @@ CREATE TABLE command_ledger.command (
     error_message text,
     open_case text,
     PRIMARY KEY (tenant, idempotency_key))
-    WITH (fillfactor = 85);
+    -- A command is written once more, at settlement: room for that on its page (fillfactor). The table is large, and a fifth
+    -- of it (the server's default) is too much to wait for: purge() leaves dead rows at a steady rate, and a repeat that
+    -- finds its key wants a page that is all visible.
+    WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+          autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02);
 COMMENT ON TABLE command_ledger.command IS
     'The record: one row per command, which is also entry 0 of its journal. While a row in outbox exists, the live attempt, lease and journal head stand there; read the state with status() or the views.';
 COMMENT ON COLUMN command_ledger.command.counted_attempts IS
@@ -107,7 +111,10 @@ CREATE TABLE command_ledger.command_event (
     hash bytea NOT NULL,
     detail jsonb,
     PRIMARY KEY (tenant, idempotency_key, seq))
-    WITH (fillfactor = 100);
+    -- Rows are added and, much later, purged; never changed. So pages are full, and a vacuum freezes what it sees at once:
+    -- nobody has to come back for it, and no wraparound vacuum ever meets the whole journal.
+    WITH (fillfactor = 100, autovacuum_freeze_min_age = 0, autovacuum_vacuum_scale_factor = 0.02,
+          autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0.05);
 COMMENT ON TABLE command_ledger.command_event IS
     'The journal after entry 0: append-only, each entry chained by hash to the one before it. Read it through the view timeline.';
 
@@ -116,7 +123,9 @@ CREATE TABLE command_ledger.approval_request (
     idempotency_key text COLLATE "C" NOT NULL,
     requested_at timestamptz NOT NULL,
     deadline timestamptz,
-    PRIMARY KEY (tenant, idempotency_key));
+    PRIMARY KEY (tenant, idempotency_key))
+    -- A queue: a row per command that waits, gone when it is decided. Small only if the dead go too.
+    WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE command_ledger.approval_request IS
     'Commands in state planned: what waits for a person. Small; a row leaves with the state.';
 
@@ -163,6 +172,9 @@ CREATE TABLE command_ledger.outbox (
     kept_record_id text,
     kept_result jsonb,
     PRIMARY KEY (tenant, idempotency_key))
+    -- Every command enters, changes a few times and leaves. Half a page is kept free, so that the changes stay on it and
+    -- touch no index; a vacuum comes after 2,000 dead rows whatever the size, and does not pause: the claim reads this
+    -- table at every round.
     WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000,
           autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE command_ledger.outbox IS
@@ -178,7 +190,9 @@ CREATE TABLE command_ledger.lane (
     ordering_key text COLLATE "C" NOT NULL,
     place bigint NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
-    PRIMARY KEY (tenant, destination, ordering_key, place));
+    PRIMARY KEY (tenant, destination, ordering_key, place))
+    -- A queue as well.
+    WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE command_ledger.lane IS
     'Order of the open commands that share an ordering key: the lowest place is the head, all others wait for it.';
 
@@ -200,12 +214,18 @@ CREATE TABLE command_ledger.reconciliation_case (
     lookup_token uuid,
     last_lookup jsonb,
     evidence jsonb,
-    PRIMARY KEY (tenant, idempotency_key, seq));
+    PRIMARY KEY (tenant, idempotency_key, seq))
+    -- An open question changes with every lookup, and the queue is read through a small part of the table.
+    WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE command_ledger.reconciliation_case IS
     'Open questions: commands whose outcome is not known, and late evidence that contradicts a final state. Closed by a lookup, by late evidence or by reconcile().';
 CREATE INDEX reconciliation_case_open ON command_ledger.reconciliation_case (opened_at) WHERE closed_at IS NULL;
 CREATE INDEX reconciliation_case_lookup ON command_ledger.reconciliation_case (next_lookup_at)
     WHERE closed_at IS NULL AND next_lookup_at IS NOT NULL;
+-- For the figures of the last questions, and for the count that must be 0.
+CREATE INDEX reconciliation_case_closed ON command_ledger.reconciliation_case (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX reconciliation_case_duplicate ON command_ledger.reconciliation_case (opened_at)
+    WHERE reason OPERATOR(pg_catalog.=) ANY (ARRAY['duplicate_success', 'duplicate_possible', 'lookup_ambiguous']);
 
 CREATE TABLE command_ledger.inbox (
     tenant text COLLATE "C" NOT NULL,

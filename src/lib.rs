@@ -19,8 +19,16 @@ pgrx::extension_sql_file!("../sql/types.sql", name = "types", bootstrap);
 pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["types"]);
 pgrx::extension_sql_file!("../sql/guard.sql", name = "guard", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["guard"]);
-pgrx::extension_sql_file!("../sql/views.sql", name = "views", requires = ["functions"]);
-pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views"], finalize);
+pgrx::extension_sql_file!("../sql/views/record.sql", name = "views_record", requires = ["functions"]);
+pgrx::extension_sql_file!("../sql/views/queues.sql", name = "views_queues", requires = ["views_record"]);
+pgrx::extension_sql_file!("../sql/views/audit.sql", name = "views_audit", requires = ["views_record"]);
+pgrx::extension_sql_file!("../sql/views/destinations.sql", name = "views_destinations", requires = ["views_record"]);
+pgrx::extension_sql_file!(
+    "../sql/views/metrics.sql",
+    name = "views_metrics",
+    requires = ["views_queues", "views_audit", "views_destinations"]
+);
+pgrx::extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views_metrics"], finalize);
 
 /// Called by the server when the library is loaded.
 #[allow(non_snake_case)]

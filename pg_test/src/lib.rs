@@ -25,6 +25,7 @@ pub mod erp_like;
 pub mod http;
 pub mod kind;
 pub mod ledger;
+pub mod markdown;
 pub mod process;
 pub mod session;
 

@@ -3,7 +3,7 @@
 
 use pg_test::prelude::*;
 
-const VIEWS: [&str; 10] = [
+const VIEWS: [&str; 11] = [
     "timeline",
     "reconciliation_queue",
     "approval_queue",
@@ -14,6 +14,7 @@ const VIEWS: [&str; 10] = [
     "lookalikes",
     "destination_status",
     "metrics",
+    "measures",
 ];
 
 const TOKEN: &str = "'00000000-0000-4000-8000-000000000000'";

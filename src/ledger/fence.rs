@@ -6,6 +6,7 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, OID, Statement, TEXT, TIME};
+use crate::pg::transaction::require_writable;
 use crate::pg::watch;
 use crate::settings;
 use command_ledger_domain::error::{Code, LedgerError};
@@ -152,6 +153,8 @@ pub fn mark_sent_elsewhere(connection: &Connection, command: &mut Command) -> Re
 
 /// CL015, if the fence keeps this ledger from sending.
 pub fn require_open(connection: &Connection) -> Result<Fence, LedgerError> {
+    // A standby is in another place, and adopting it is not what helps.
+    require_writable()?;
     let fence = state(connection)?;
     let why = match fence {
         Fence::Open | Fence::Moved { halted: false } => return Ok(fence),

@@ -35,6 +35,7 @@ const VIEWS: &[&str] = &[
     "lookalikes",
     "destination_status",
     "metrics",
+    "measures",
 ];
 
 /// What the views call: a view's functions are called with the reader's own rights.

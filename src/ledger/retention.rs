@@ -237,36 +237,48 @@ pub fn purge(call: &Call) -> Result<Option<Datum>, LedgerError> {
     })?;
     let removed = as_owner(call, |caller, connection| {
         caller.require_everywhere(connection, Capability::Operate)?;
-        apply(&actor(caller, None), max)
+        Ok(apply(&actor(caller, None), max, i32::MAX)?.removed)
     })?;
     Ok(Some(Datum::from(removed)))
 }
 
-/// Applies retention to at most `max` commands; says of how many something was removed. The relay's maintenance calls
-/// it, and purge().
-pub fn apply(actor: &Actor, max: i32) -> Result<i32, LedgerError> {
+/// What one round of retention did.
+#[derive(Clone, Copy, Default)]
+pub struct Applied {
+    /// Commands that were due.
+    pub looked_at: i32,
+    /// Of those, what is not due any more: something was removed, or its time comes later.
+    pub judged: i32,
+    /// Of those, redacted or deleted.
+    pub removed: i32,
+}
+
+/// Applies retention until `max_removed` commands were redacted or deleted, or `max_looked_at` were looked at. The relay's
+/// maintenance calls it, and purge().
+pub fn apply(actor: &Actor, max_removed: i32, max_looked_at: i32) -> Result<Applied, LedgerError> {
     let now_us = datum::now_us();
     let mut cursor = Cursor { due_us: i64::MIN, tenant: String::new(), key: String::new() };
-    let mut removed = 0;
-    while removed < max {
-        let limit = CHUNK.min(max - removed);
-        let (found, done) = spi::connect(|connection| purge_chunk(connection, &mut cursor, limit, actor, now_us))?;
-        removed += done;
-        if found < limit {
+    let mut all = Applied::default();
+    while all.removed < max_removed && all.looked_at < max_looked_at {
+        let limit = CHUNK.min(max_removed - all.removed).min(max_looked_at - all.looked_at);
+        let chunk = spi::connect(|connection| purge_chunk(connection, &mut cursor, limit, actor, now_us))?;
+        all.looked_at += chunk.looked_at;
+        all.judged += chunk.judged;
+        all.removed += chunk.removed;
+        if chunk.looked_at < limit {
             break;
         }
     }
-    Ok(removed)
+    Ok(all)
 }
 
-/// One chunk: how many were due, and of how many something was removed.
 fn purge_chunk(
     connection: &Connection,
     cursor: &mut Cursor,
     limit: i32,
     actor: &Actor,
     now_us: i64,
-) -> Result<(i32, i32), LedgerError> {
+) -> Result<Applied, LedgerError> {
     let due = DUE.run(
         connection,
         &[
@@ -278,18 +290,20 @@ fn purge_chunk(
         ],
         0,
     )?;
-    let (mut found, mut removed) = (0, 0);
+    let mut chunk = Applied::default();
     for row in due.iter() {
-        found += 1;
+        chunk.looked_at += 1;
         *cursor =
             Cursor { due_us: row.time(2).unwrap_or(i64::MAX), tenant: row.text_or_empty(0), key: row.text_or_empty(1) };
         match nested(|| retain(connection, &cursor.tenant, &cursor.key, actor, now_us)) {
-            Ok(true) => removed += 1,
-            Ok(false) => {}
+            Ok(removed) => {
+                chunk.judged += 1;
+                chunk.removed += i32::from(removed);
+            }
             Err(error) => log(Level::Warning, &format!("command_ledger: purge left one command as it was: {error}")),
         }
     }
-    Ok((found, removed))
+    Ok(chunk)
 }
 
 crate::sql_function!(ledger_redact, pg_finfo_ledger_redact, redact);

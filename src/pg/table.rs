@@ -255,8 +255,10 @@ impl Table {
         Ok(())
     }
 
-    /// A slot that holds this row.
+    /// A slot that holds this row, to be written. No executor stands before these writes and refuses them where nothing
+    /// may be written: a standby's transactions are read-only too.
     unsafe fn slot(&self, row: &[Option<Datum>]) -> Result<*mut pg_sys::TupleTableSlot, LedgerError> {
+        super::transaction::require_writable()?;
         let mut values: Vec<Datum> = row.iter().map(|value| value.unwrap_or(Datum::from(0))).collect();
         let mut nulls: Vec<bool> = row.iter().map(Option::is_none).collect();
         // SAFETY: the row has a value for every column (checked); the slot refers to a tuple in the same memory.

@@ -1,6 +1,6 @@
 //! Facts about the running transaction, durability of its commit, and subtransactions.
 
-use command_ledger_domain::error::LedgerError;
+use command_ledger_domain::error::{Code, LedgerError};
 use pgrx::pg_sys;
 
 /// Whether the caller's statement is part of a transaction block, so that its commit is not in our hands.
@@ -94,5 +94,18 @@ pub fn nested<T>(work: impl FnOnce() -> Result<T, LedgerError>) -> Result<T, Led
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::CurrentResourceOwner = owner;
         result
+    }
+}
+
+/// Refuses to write in a read-only transaction, and on a standby, whose transactions all are.
+pub fn require_writable() -> Result<(), LedgerError> {
+    // SAFETY: reads two variables of the backend.
+    let (read_only, standby) = unsafe { (pg_sys::XactReadOnly, pg_sys::RecoveryInProgress()) };
+    match (standby, read_only) {
+        (true, _) => Err(LedgerError::new(Code::ReadOnly, "this server is a standby: its ledger is read-only")),
+        (false, true) => {
+            Err(LedgerError::new(Code::ReadOnly, "this transaction is read-only, and the call would write"))
+        }
+        (false, false) => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! What the ledger prevented, counted in shared memory since the server started. Counted at once, also by transactions
-//! that roll back later: it says what was answered, not what was committed.
+//! What the ledger prevented and what the relay did, counted in shared memory since the server started. Counted at once,
+//! also by transactions that roll back later: it says what was answered, not what was committed.
 
 use super::shared::{self, Slot};
 use crate::ledger::access::{Caller, Capability, as_owner};
@@ -11,7 +11,7 @@ use pgrx::pg_sys::Datum;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How many counters there are.
-pub const COUNTERS: usize = 4;
+pub const COUNTERS: usize = 7;
 
 /// What is counted, per database. Databases beyond the slots share one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,16 @@ pub enum Counter {
     ReplaysAnswered = 0,
     /// A known key came with other params (CL001).
     ConflictsRefused = 1,
-    /// A new key with params that were registered just before was blocked or flagged.
+    /// A new key with params that were registered just before was blocked (CL010).
     LookalikesStopped = 2,
     /// An attempt that may have had its effect became a question instead of being repeated.
     RepeatsNotSent = 3,
+    /// The relay handed an attempt to the wire.
+    RelayAttempts = 4,
+    /// Such an attempt ended, with an answer or without.
+    RelayEnds = 5,
+    /// How long all of those took, from the claim to the end, in microseconds.
+    RelayAttemptUs = 6,
 }
 
 impl Counter {
@@ -33,6 +39,9 @@ impl Counter {
         (Self::ConflictsRefused, "conflicts_refused"),
         (Self::LookalikesStopped, "lookalikes_stopped"),
         (Self::RepeatsNotSent, "repeats_not_sent"),
+        (Self::RelayAttempts, "relay_attempts"),
+        (Self::RelayEnds, "relay_ends"),
+        (Self::RelayAttemptUs, "relay_attempt_us"),
     ];
 }
 
@@ -45,8 +54,19 @@ fn counters(slot: Option<&'static Slot>) -> Option<&'static [AtomicU64; COUNTERS
 
 /// Adds one. Nothing is counted where the library is not preloaded.
 pub fn count(counter: Counter) {
+    add(counter, 1);
+}
+
+/// Counts an attempt of the relay that ends now, and how long it took.
+pub fn count_end(took_us: i64) {
+    add(Counter::RelayEnds, 1);
+    add(Counter::RelayAttemptUs, u64::try_from(took_us).unwrap_or(0));
+}
+
+/// Adds as many.
+pub fn add(counter: Counter, by: u64) {
     if let Some(counters) = counters(shared::my_slot()) {
-        counters[counter as usize].fetch_add(1, Relaxed);
+        counters[counter as usize].fetch_add(by, Relaxed);
     }
 }
 

@@ -24,10 +24,12 @@ const BLOCKED_FOR_US: i64 = 1_000_000;
 const SWEEP_LIMIT: i64 = 200;
 /// How long beyond the grace a stopping relay waits for its functions worker, whose handler may ignore the stop.
 const FUNCTIONS_PATIENCE_MS: i64 = 4_000;
-/// Commands that one round of maintenance redacts or deletes.
+/// Commands that one round of maintenance looks at, in one transaction.
 const MAINTENANCE_LIMIT: i32 = 500;
 /// Between two rounds of maintenance.
 const MAINTENANCE_EVERY_US: i64 = 60_000_000;
+/// Between the start of a run and its first round.
+const MAINTENANCE_FIRST_US: i64 = 5_000_000;
 
 /// What is due when, one row per destination and kind of timer: the one read of an idle relay.
 static AGENDA: Statement = Statement::new(
@@ -101,7 +103,8 @@ impl Cycle {
             older_leases_judged: false,
             lookups_restarted: false,
             blocked_until_us: HashMap::new(),
-            maintained_us: datum::now_us(),
+            // A run that ends early shall not keep retention waiting for ever, one that starts has more urgent things to do.
+            maintained_us: datum::now_us().saturating_sub(MAINTENANCE_EVERY_US - MAINTENANCE_FIRST_US),
             fenced: false,
             failed: false,
         })
@@ -242,9 +245,9 @@ impl Cycle {
 
     fn maintain(&mut self, now_us: i64) -> bool {
         let since_us = std::mem::replace(&mut self.maintained_us, now_us);
-        match transaction::run(|_| retention::apply(&sends::actor(), MAINTENANCE_LIMIT)) {
-            Ok(done) if done >= MAINTENANCE_LIMIT => {
-                // There is more of it: no pause.
+        match transaction::run(|_| retention::apply(&sends::actor(), MAINTENANCE_LIMIT, MAINTENANCE_LIMIT)) {
+            // There is more of it: no pause, unless all of it failed.
+            Ok(done) if done.looked_at >= MAINTENANCE_LIMIT && done.judged > 0 => {
                 self.maintained_us = since_us;
                 true
             }

@@ -28,6 +28,8 @@ pub struct Attempt {
     pub destination: String,
     /// What the destination's throttle gave this send to bring back.
     pub throttle_mark: u64,
+    /// When its claim began.
+    pub claimed_us: i64,
 }
 
 /// The lookup that a call belongs to.

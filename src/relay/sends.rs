@@ -2,6 +2,7 @@
 //! row by row when one of them fails.
 
 use super::answers;
+use super::counters::{self, Counter};
 use super::desk::{Attempt, Desk, Ended, Purpose, throttle_limits};
 use super::transaction::{self, Limits};
 use super::{complain, signals};
@@ -99,12 +100,14 @@ fn try_send_due(desk: &mut Desk, fence: Fence, destination: &str, limit: usize) 
             attempt: one.command.live.attempt,
             destination: destination.to_owned(),
             throttle_mark,
+            claimed_us: now_us,
         };
         // A stop request may have cut the wait for a standby short: then the checkpoint is not where it must be.
         if signals::stop_asked() {
             desk.refuse(Purpose::Attempt(attempt), Cause::Stopped, "the relay is stopping".to_owned());
             continue;
         }
+        counters::count(Counter::RelayAttempts);
         let limit = usize::try_from(one.operation.effective.limits.response_bytes).unwrap_or(65_536);
         desk.send(Purpose::Attempt(attempt), *request, limit, started + Duration::from_micros(lease_us));
     }
@@ -162,6 +165,7 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
             Purpose::Attempt(attempt) => {
                 if ended.failed == 0 {
                     desk.sent_ended(&attempt, answers::send_end(&ended));
+                    counters::count_end(ended.ended_us.saturating_sub(attempt.claimed_us));
                 }
                 attempts.push((attempt, ended));
             }

@@ -46,6 +46,8 @@ pub enum Code {
     NotSupported,
     /// `57014`: a statement was cancelled: by a person, a time limit or a stop request.
     Canceled,
+    /// `25006`: nothing can be written here: a standby, or a read-only transaction.
+    ReadOnly,
     /// `XX000`: a defect of the ledger itself.
     Internal,
 }
@@ -74,6 +76,7 @@ impl Code {
             Code::InvalidArgument => "22023",
             Code::NotSupported => "0A000",
             Code::Canceled => "57014",
+            Code::ReadOnly => "25006",
             Code::Internal => "XX000",
         }
     }
@@ -106,6 +109,7 @@ impl Code {
             Code::NullArgument | Code::InvalidArgument => "Correct the argument.",
             Code::NotSupported => "See the documentation for what is needed.",
             Code::Canceled => "Try again; nothing was changed.",
+            Code::ReadOnly => "Call it on the primary, in a transaction that may write.",
             Code::Internal => "Please report it, with the message and the server's log.",
         }
     }
