@@ -13,6 +13,13 @@ CREATE VIEW command_ledger.metrics WITH (security_barrier) AS
           JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) k.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) k.idempotency_key
          WHERE c.maybe_sent
            AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
+    questions AS (
+        SELECT r.reason, r.opened_at, r.next_lookup_at, t.destination
+          FROM command_ledger.reconciliation_case r
+          JOIN command_ledger.command c ON c.tenant OPERATOR(pg_catalog.=) r.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key
+          JOIN command_ledger.command_type t ON t.name OPERATOR(pg_catalog.=) c.command_type AND t.version OPERATOR(pg_catalog.=) c.type_version
+         WHERE r.closed_at IS NULL
+           AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
     -- The last questions that were closed.
     closed AS (
         SELECT r.tenant, r.idempotency_key, c.run_id,
@@ -77,15 +84,15 @@ CREATE VIEW command_ledger.metrics WITH (security_barrier) AS
     UNION ALL
     SELECT 'command_ledger_open_cases', pg_catalog.jsonb_build_object('destination', q.destination, 'reason', q.reason),
            pg_catalog.count(*)::pg_catalog.float8
-      FROM command_ledger.reconciliation_queue q GROUP BY q.destination, q.reason
+      FROM questions q GROUP BY q.destination, q.reason
     UNION ALL
     SELECT 'command_ledger_cases_for_people', '{}'::pg_catalog.jsonb,
            pg_catalog.count(*) FILTER (WHERE q.next_lookup_at IS NULL)::pg_catalog.float8
-      FROM command_ledger.reconciliation_queue q
+      FROM questions q
     UNION ALL
     SELECT 'command_ledger_oldest_case_seconds', '{}'::pg_catalog.jsonb,
-           coalesce(pg_catalog.date_part('epoch', pg_catalog.max(q.age)), 0)
-      FROM command_ledger.reconciliation_queue q
+           coalesce(pg_catalog.date_part('epoch', pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) pg_catalog.min(q.opened_at)), 0)
+      FROM questions q
     UNION ALL
     SELECT 'command_ledger_closed_cases', pg_catalog.jsonb_build_object('by', v.by), v.count::pg_catalog.float8
       FROM (SELECT pg_catalog.count(*) FILTER (WHERE NOT k.by_person) AS ledger,
