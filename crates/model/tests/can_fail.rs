@@ -5,7 +5,9 @@ mod common;
 use command_ledger_model::{Break, Setup, invariants, replay, setups};
 
 /// A rule, where its loss shows, and what it breaks.
-const RULES: &[(Break, fn() -> Setup, &str)] = &[
+type Case = (Break, fn() -> Setup, &'static str);
+
+const RULES: &[Case] = &[
     (Break::CompareKeyOnly, setups::approved, "I1"),
     (Break::SendRolledBack, setups::rolled_back, "I7"),
     (Break::SendBeforeCheckpoint, setups::searchable, "I2"),
