@@ -5,10 +5,9 @@ mod common;
 use command_ledger_model::{Break, Setup, invariants, replay, setups};
 
 /// A rule, where its loss shows, and what it breaks.
-/// What is broken, where it shows, and the property that must fail.
-type Rule = (Break, fn() -> Setup, &'static str);
+type Case = (Break, fn() -> Setup, &'static str);
 
-const RULES: &[Rule] = &[
+const RULES: &[Case] = &[
     (Break::CompareKeyOnly, setups::approved, "I1"),
     (Break::SendRolledBack, setups::rolled_back, "I7"),
     (Break::SendBeforeCheckpoint, setups::searchable, "I2"),
