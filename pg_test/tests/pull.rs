@@ -329,3 +329,23 @@ fn a_destination_that_the_relay_serves_cannot_be_claimed() {
     assert!(ledger.find("k").is_none(), "refused with all that it did");
     assert!(try_claim(&mut ledger, 1).expect("nothing there").is_empty());
 }
+
+#[test]
+fn documents_of_hundreds_of_kilobytes_come_back_as_they_went() {
+    let (_cluster, mut ledger) = desk(json!({"retry": {"base": "1ms", "cap": "1ms"}}));
+    let large = "(SELECT jsonb_build_object('x', string_agg(md5(i::text), '')) FROM generate_series(1, 20000) i)";
+    let register = format!("SELECT outcome FROM command_ledger.register('task', 'k', {large})");
+    assert_eq!([ledger.text(&register), ledger.text(&register)], ["created", "replayed"]);
+    let same = format!("SELECT params = {large} FROM command_ledger.claim('desk')");
+    assert!(ledger.one::<bool>(&same, &[]), "what is handed out");
+    let token = "SELECT lease_token::text FROM command_ledger.outbox";
+    let job = Job { key: "k".to_owned(), token: ledger.text(token), attempt: 1 };
+    fail(&mut ledger, &job, "not_sent");
+    ledger.wait_until("SELECT due_at <= clock_timestamp() FROM command_ledger.dispatch_queue", 10);
+    let job = claim_one(&mut ledger);
+    let confirm = format!("SELECT result = {large} FROM command_ledger.confirm('k', '{}', 'R-1', {large})", job.token);
+    assert!(ledger.one::<bool>(&confirm, &[]));
+    let kept = format!("SELECT params = {large} AND result = {large} FROM command_ledger.command");
+    assert!(ledger.one::<bool>(&kept, &[]), "what is kept, after two attempts and a confirmation");
+    assert_journals(&mut ledger);
+}

@@ -5,13 +5,17 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::role::{self, ActingAs};
 use crate::pg::spi::{self, Arg, Connection, Mode, OID, Statement, TEXT};
+use crate::pg::watch;
 use crate::settings;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::key;
 use pgrx::pg_sys::{Datum, Oid};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::CStr;
 
 /// What a grant allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
     Propose,
     Approve,
@@ -52,8 +56,46 @@ pub struct Caller {
     superuser: bool,
 }
 
+const GRANTS: &CStr = c"access";
+
+/// Most answers kept per session; beyond, they are asked anew.
+const GRANTED_LIMIT: usize = 1_000;
+
+/// A question of [`Caller::may`].
+type Asked = (Oid, Capability, String, Option<String>);
+
+/// Questions that were answered with yes, good until a grant is written or a role changes. A no is never kept.
+#[derive(Default)]
+struct Granted {
+    generation: u64,
+    yes: HashSet<Asked>,
+}
+
+impl Granted {
+    fn holds(&self, generation: u64, asked: &Asked) -> bool {
+        self.generation == generation && self.yes.contains(asked)
+    }
+
+    fn keep(&mut self, generation: u64, asked: Asked) {
+        if self.generation != generation || self.yes.len() >= GRANTED_LIMIT {
+            self.yes.clear();
+            self.generation = generation;
+        }
+        self.yes.insert(asked);
+    }
+}
+
+thread_local! {
+    static GRANTED: RefCell<Granted> = RefCell::default();
+}
+
+/// What every writer of grants says when it has written.
+pub fn grants_changed() {
+    watch::changed(GRANTS);
+}
+
 static ALLOWED: Statement = Statement::new(
-    Mode::Snapshot,
+    Mode::Latest,
     &[OID, TEXT, TEXT, TEXT],
     "SELECT 1 FROM command_ledger.access a \
       WHERE ($2 IS NULL OR a.capability = $2) AND (a.tenant IS NULL OR a.tenant = $3) \
@@ -121,13 +163,22 @@ impl Caller {
         if self.superuser {
             return Ok(true);
         }
+        let asked = (self.role, capability, tenant.to_owned(), command_type.map(str::to_owned));
+        let generation = watch::generation(&[GRANTS]);
+        if generation.is_some_and(|generation| GRANTED.with_borrow(|g| g.holds(generation, &asked))) {
+            return Ok(true);
+        }
         let args = [
             Arg::Oid(self.role),
             Arg::Text(capability.as_str()),
             Arg::Text(tenant),
             Arg::or_null(command_type, Arg::Text),
         ];
-        Ok(ALLOWED.first(connection, &args)?.is_some())
+        let allowed = ALLOWED.first(connection, &args)?.is_some();
+        if let (true, Some(generation)) = (allowed, generation) {
+            GRANTED.with_borrow_mut(|granted| granted.keep(generation, asked));
+        }
+        Ok(allowed)
     }
 
     /// As [`Caller::may`], or 42501. The message is the same whether or not the tenant or the key exists.

@@ -1,6 +1,6 @@
 //! Administer: who may do what. A grant is a row in `access` and the EXECUTE and SELECT rights that go with it.
 
-use super::access::{Capability, as_owner};
+use super::access::{self, Capability, as_owner};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::role;
@@ -193,6 +193,7 @@ pub fn grant_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 Arg::Text(&caller.name()),
             ],
         )?;
+        access::grants_changed();
         usage(connection, role, true)?;
         let called: Vec<&str> = COMMON.iter().copied().chain(called(capability)).collect();
         rights(connection, role, true, &called, if reads_views(capability) { VIEWS } else { &[] })
@@ -213,6 +214,7 @@ pub fn revoke_access(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 "Name the tenant that the grant named, or none if it named none; the table access lists the grants.",
             ));
         }
+        access::grants_changed();
         let remaining: Vec<Capability> = REMAINING
             .run(connection, &[Arg::Oid(role)], 0)?
             .iter()
