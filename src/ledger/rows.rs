@@ -285,8 +285,8 @@ static DELETE_QUEUED: Statement = Statement::new(
 
 /// Takes a command out of the outbox; `held` is its row, if the transaction has it.
 pub fn delete_queued(connection: &Connection, tenant: &str, key: &str, held: Option<&Row>) -> Result<(), LedgerError> {
-    if held.and_then(store::delete_queued).is_some() {
-        return Ok(());
+    if let Some(done) = held.and_then(store::delete_queued) {
+        return done;
     }
     DELETE_QUEUED.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
     Ok(())

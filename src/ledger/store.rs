@@ -335,11 +335,11 @@ pub fn update_queued(commands: &[Command]) -> Option<Result<(), LedgerError>> {
 }
 
 /// Takes a command out of the outbox whose row this transaction holds.
-pub fn delete_queued(row: &Row) -> Option<()> {
+pub fn delete_queued(row: &Row) -> Option<Result<(), LedgerError>> {
     let table = Table::open(OUTBOX_TABLE, OUTBOX)?;
-    table.delete(&[row]);
+    let done = table.delete(&[row]);
     table.close();
-    Some(())
+    Some(done)
 }
 
 /// Writes the records of commands at rest that this transaction holds.

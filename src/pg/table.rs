@@ -8,6 +8,7 @@
 use super::enums::enum_datum;
 use super::report::defect;
 use super::row::Row;
+use super::transaction::require_writable;
 use command_ledger_domain::error::LedgerError;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
@@ -145,6 +146,7 @@ impl Table {
     /// Locks a row that was found, as SELECT … FOR NO KEY UPDATE does: waits for whoever holds it, and answers its last
     /// version; `None` if it is gone.
     pub fn lock(&self, found: &Row, snapshot: &Snapshot) -> Result<Option<Row>, LedgerError> {
+        require_writable()?;
         let mut place = found.place();
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the place is that of a tuple of this table; the row is copied before the slot is dropped.
@@ -199,7 +201,8 @@ impl Table {
     }
 
     /// Deletes rows that this transaction has locked and not written since.
-    pub fn delete(&self, rows: &[&Row]) {
+    pub fn delete(&self, rows: &[&Row]) -> Result<(), LedgerError> {
+        require_writable()?;
         // SAFETY: as above.
         unsafe {
             for row in rows {
@@ -207,6 +210,7 @@ impl Table {
             }
             pg_sys::CommandCounterIncrement();
         }
+        Ok(())
     }
 
     /// Inserts a row; waits for a session that is inserting the same primary key, and says whether that one won.
@@ -258,7 +262,7 @@ impl Table {
     /// A slot that holds this row, to be written. No executor stands before these writes and refuses them where nothing
     /// may be written: a standby's transactions are read-only too.
     unsafe fn slot(&self, row: &[Option<Datum>]) -> Result<*mut pg_sys::TupleTableSlot, LedgerError> {
-        super::transaction::require_writable()?;
+        require_writable()?;
         let mut values: Vec<Datum> = row.iter().map(|value| value.unwrap_or(Datum::from(0))).collect();
         let mut nulls: Vec<bool> = row.iter().map(Option::is_none).collect();
         // SAFETY: the row has a value for every column (checked); the slot refers to a tuple in the same memory.

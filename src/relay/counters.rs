@@ -25,7 +25,7 @@ pub enum Counter {
     LookalikesStopped = 2,
     /// An attempt that may have had its effect became a question instead of being repeated.
     RepeatsNotSent = 3,
-    /// The relay handed an attempt to the wire.
+    /// The relay handed an attempt to the wire, or to a handler.
     RelayAttempts = 4,
     /// Such an attempt ended, with an answer or without.
     RelayEnds = 5,

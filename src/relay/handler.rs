@@ -18,6 +18,7 @@
 //! would be checked with another's rights.
 
 use super::answers;
+use super::counters::{self, Counter};
 use super::desk::throttle_limits;
 use super::pace::Pace;
 use super::sends::{self, actor};
@@ -75,8 +76,11 @@ pub fn run_next(pace: &mut Pace, fence: Fence, destination: &str, run: i64) -> R
     };
     if let Some(one) = claimed {
         let mark = pace.sent(destination);
+        counters::count(Counter::RelayAttempts);
+        let began_us = datum::now_us();
         failpoint::hit("relay_before_handler");
         let failure = attempt(&one).err();
+        counters::count_end(datum::now_us().saturating_sub(began_us));
         let failed = failure.as_ref().is_some_and(|f| f.said.is_none());
         pace.ended(destination, mark, if failed { SendEnd::Failure } else { SendEnd::Well });
         if let Some(failure) = failure {
