@@ -214,16 +214,6 @@ impl Ledger {
     pub fn failpoint(&mut self, name: &str, action: &str) {
         self.load_library();
         self.session.alter_system("command_ledger.failpoint", Some(&format!("{name}={action}")));
-        // The relays were told by now, and one that rests for a moment has taken it in. One that hangs at another
-        // failpoint never rests.
-        let busy = "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type LIKE 'command_ledger relay%' \
-                     AND (state <> 'idle' OR state_change > clock_timestamp() - interval '100 ms')";
-        for _ in 0..150 {
-            if self.session.one::<i64>(busy, &[]) == 0 {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
     }
 
     /// Disarms all failpoints.

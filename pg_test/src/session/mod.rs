@@ -225,11 +225,27 @@ impl Session {
         for _ in 0..500 {
             // A new session inherits what the postmaster has loaded.
             if self.another().text("SELECT pg_catalog.pg_conf_load_time()") != loaded_at {
+                if value.is_some() {
+                    self.wait_until_relays_rest();
+                }
                 return;
             }
             sleep(Duration::from_millis(20));
         }
         panic!("the server does not reload its settings\n{}", self.site.log_tail());
+    }
+
+    /// The relays were told of the reload by now, and one that rests for a moment has taken it in. One that hangs at a
+    /// failpoint never rests: waits a while, and goes on.
+    fn wait_until_relays_rest(&mut self) {
+        let busy = "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type LIKE 'command_ledger relay%' \
+                     AND (state <> 'idle' OR state_change > clock_timestamp() - interval '100 ms')";
+        for _ in 0..100 {
+            if self.one::<i64>(busy, &[]) == 0 {
+                return;
+            }
+            sleep(Duration::from_millis(20));
+        }
     }
 
     /// kill -9 of one backend (or worker) of this server, then waits until it is gone: the server ends all other
