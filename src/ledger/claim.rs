@@ -7,8 +7,9 @@ use super::dispatch::{self, Claim, Claimed, Claims};
 use super::pull::batch_of;
 use super::receipt;
 use super::register::{intent_from, register_intent};
+use super::room::{self, Room};
 use super::sweep::{self, Swept};
-use super::{approve, fence, room};
+use super::{approve, fence};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb;
@@ -144,10 +145,12 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
         // Leases that ran out give their places back. Only if there is one: looking costs a statement.
-        let first_lease_us = room::enter(connection, destination)?.first_lease_us;
-        let any_over = first_lease_us.is_some_and(|expires_us| expires_us <= datum::now_us());
-        let sweep = || sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM);
-        let swept = if any_over { sweep()? } else { Swept::default() };
+        let mut room = room::enter(connection, destination)?;
+        let mut swept = Swept::default();
+        if room.first_lease_us.is_some_and(|expires_us| expires_us <= datum::now_us()) {
+            swept = sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
+            room = room::room(connection, destination)?;
+        }
         let request = Claim {
             destination,
             max,
@@ -157,7 +160,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             tenants: tenants.as_deref(),
             command_types: command_types.as_deref(),
         };
-        let claims = claim_carefully(caller, connection, fence, &request)?;
+        let claims = claim_carefully(caller, connection, fence, &request, &room)?;
         if swept.changed > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();
@@ -191,10 +194,11 @@ fn claim_carefully(
     connection: &Connection,
     fence: Fence,
     request: &Claim,
+    room: &Room,
 ) -> Result<Claims, LedgerError> {
-    let together = || dispatch::claim_together(connection, batch_of(caller), fence, request);
+    let together = || dispatch::claim_together(connection, batch_of(caller), fence, request, room);
     let claims = if CAREFUL.replace(true) {
-        nested(together).or_else(|_| dispatch::claim_each(connection, || batch_of(caller), fence, request))?
+        nested(together).or_else(|_| dispatch::claim_each(connection, || batch_of(caller), fence, request, room))?
     } else {
         together()?
     };

@@ -5,7 +5,7 @@ use super::batch::Batch;
 use super::catalog::Operation;
 use super::command::{self, Command, Lease};
 use super::judge::judge;
-use super::room::enter;
+use super::room::{self, Room};
 use super::{fence, settle};
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::{Level, log};
@@ -88,17 +88,31 @@ pub struct Claims {
     pub others: bool,
 }
 
-/// Claims due commands of one destination and writes it down, all together.
+/// Claims due commands of one destination and writes it down, all together. Commands that are met and may not be sent
+/// (lapsed approval, deadline, tampered, …) get the transition that follows instead.
 ///
 /// # Errors
-/// CL003 for an unknown destination; anything that one of the commands met: then [`claim_each`] is the way.
+/// Anything that one of the commands met: then [`claim_each`] is the way.
 pub fn claim_together(
+    connection: &Connection,
+    batch: Batch,
+    fence: Fence,
+    request: &Claim,
+    room: &Room,
+) -> Result<Claims, LedgerError> {
+    let keys = candidates(connection, batch.now_us(), request, room)?;
+    claim_keys(connection, batch, fence, request, &keys)
+}
+
+/// Claims commands whose outbox rows are held, and writes it down.
+fn claim_keys(
     connection: &Connection,
     mut batch: Batch,
     fence: Fence,
     request: &Claim,
+    keys: &[(String, String)],
 ) -> Result<Claims, LedgerError> {
-    let claimed = claim(connection, &mut batch, fence, request)?;
+    let claimed = judge_all(connection, &mut batch, fence, request, keys)?;
     let (any, others) = (!batch.is_empty(), batch.len() > claimed.len());
     batch.flush(connection)?;
     Ok(Claims { claimed, any, others })
@@ -106,26 +120,18 @@ pub fn claim_together(
 
 /// As [`claim_together`], each command in a subtransaction of its own: one that cannot be read, judged or written is put
 /// off, and all others go on.
-///
-/// # Errors
-/// CL003 for an unknown destination.
 pub fn claim_each(
     connection: &Connection,
     batch: impl Fn() -> Batch,
     fence: Fence,
     request: &Claim,
+    room: &Room,
 ) -> Result<Claims, LedgerError> {
     let mut all = Claims { claimed: Vec::new(), any: false, others: false };
     let now_us = batch().now_us();
-    for key in candidates(connection, now_us, request)? {
+    for key in candidates(connection, now_us, request, room)? {
         let (tenant, name) = key.clone();
-        let alone = nested(|| {
-            let mut batch = batch();
-            let claimed = judge_all(connection, &mut batch, fence, request, &[key])?;
-            let (any, others) = (!batch.is_empty(), batch.len() > claimed.len());
-            batch.flush(connection)?;
-            Ok(Claims { claimed, any, others })
-        });
+        let alone = nested(|| claim_keys(connection, batch(), fence, request, &[key]));
         match alone {
             Ok(Claims { claimed, any, others }) => {
                 all.claimed.extend(claimed);
@@ -145,24 +151,13 @@ pub fn claim_each(
     Ok(all)
 }
 
-/// Claims due commands of one destination into the batch. Commands that are met and may not be sent (lapsed approval,
-/// deadline, tampered, …) get the transition that follows instead.
-///
-/// # Errors
-/// CL003 for an unknown destination.
-pub fn claim(
-    connection: &Connection,
-    batch: &mut Batch,
-    fence: Fence,
-    claim: &Claim,
-) -> Result<Vec<Claimed>, LedgerError> {
-    let keys = candidates(connection, batch.now_us(), claim)?;
-    judge_all(connection, batch, fence, claim, &keys)
-}
-
 /// Locks what is due and has room, in the order in which it is to be sent.
-fn candidates(connection: &Connection, now_us: i64, claim: &Claim) -> Result<Vec<(String, String)>, LedgerError> {
-    let room = enter(connection, claim.destination)?;
+fn candidates(
+    connection: &Connection,
+    now_us: i64,
+    claim: &Claim,
+    room: &Room,
+) -> Result<Vec<(String, String)>, LedgerError> {
     let wanted = i64::from(claim.max.max(0)).min(room.all);
     if wanted == 0 {
         return Ok(Vec::new());
@@ -227,7 +222,7 @@ pub fn claim_one(
     request: &Claim,
     seen: &Command,
 ) -> Result<Option<Claimed>, LedgerError> {
-    let room = enter(connection, request.destination)?;
+    let room = room::enter(connection, request.destination)?;
     let args = [Arg::Text(&seen.tenant), Arg::Text(&seen.key)];
     if room.all == 0 || !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
         return Ok(None);

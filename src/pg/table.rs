@@ -9,6 +9,7 @@ use super::enums::enum_datum;
 use super::report::defect;
 use super::row::Row;
 use super::transaction::require_writable;
+use super::watch;
 use command_ledger_domain::error::LedgerError;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
@@ -51,12 +52,7 @@ impl Table {
     pub fn open(name: &CStr, columns: &[&str]) -> Option<Self> {
         // SAFETY: catalog lookups by name; the relation is closed here or by `close`, and by an abort in any case.
         unsafe {
-            let schema = pg_sys::get_namespace_oid(c"command_ledger".as_ptr(), true);
-            let id = pg_sys::get_relname_relid(name.as_ptr(), schema);
-            if id == Oid::INVALID {
-                return None;
-            }
-            let relation = pg_sys::table_open(id, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+            let relation = pg_sys::table_open(watch::table(name)?, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             let table = Self { relation };
             if table.is_plain(columns) {
                 return Some(table);

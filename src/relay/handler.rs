@@ -27,6 +27,7 @@ use super::{complain, signals};
 use crate::failpoint;
 use crate::ledger::command::{self, Command};
 use crate::ledger::dispatch::{self, Claim, Claimed, Claims};
+use crate::ledger::room;
 use crate::ledger::settle::{self, Ending};
 use crate::pg::report::{Level, log};
 use crate::pg::role::ActingAs;
@@ -120,10 +121,11 @@ fn claim(
         tenants: None,
         command_types: None,
     };
+    let places = room::enter(connection, destination)?;
     let Claims { mut claimed, any, .. } = if together {
-        dispatch::claim_together(connection, sends::batch(), fence, &claim)?
+        dispatch::claim_together(connection, sends::batch(), fence, &claim, &places)?
     } else {
-        dispatch::claim_each(connection, sends::batch, fence, &claim)?
+        dispatch::claim_each(connection, sends::batch, fence, &claim, &places)?
     };
     if claimed.iter().any(|one| !matches!(one.operation.effective.transport, Transport::Function { .. })) {
         // Defined anew since its config was read: nothing is claimed, the next look sees it as it is.

@@ -9,7 +9,7 @@ use super::{complain, signals};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
 use crate::ledger::dispatch::{self, Claim, Claims};
-use crate::ledger::{catalog, command, settle};
+use crate::ledger::{catalog, command, room, settle};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
@@ -143,10 +143,11 @@ fn claim(
         command_types: None,
     };
     let now_us = datum::now_us();
+    let places = room::enter(connection, destination)?;
     let claims = if together {
-        dispatch::claim_together(connection, batch(), fence, &request)?
+        dispatch::claim_together(connection, batch(), fence, &request, &places)?
     } else {
-        dispatch::claim_each(connection, batch, fence, &request)?
+        dispatch::claim_each(connection, batch, fence, &request, &places)?
     };
     if claims.claimed.iter().any(|one| one.request.is_none()) {
         // Defined anew since the agenda was read: nothing is claimed, the next look sees it as it is.
