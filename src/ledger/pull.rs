@@ -110,7 +110,10 @@ fn finish(call: &Call, tenant: &str, key: &str, token: [u8; 16], says: Says) -> 
             }
         };
         batch.flush(connection)?;
-        wake::at_commit();
+        // What is settled for good leaves the relay nothing to do; anything else has a time of its own.
+        if !command.live.status.is_final() || command.live.open_case.is_some() {
+            wake::at_commit();
+        }
         let stored = command::read_fresh(connection, tenant, key)?.ok_or_else(command::no_such_command)?;
         receipt::one(call, connection, &stored, &operation.destination, outcome)
     })

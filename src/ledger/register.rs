@@ -17,6 +17,7 @@ use crate::pg::table::Inserted;
 use crate::pg::transaction;
 use crate::relay::{counters, wake};
 use command_ledger_domain::canonical::canonical;
+use command_ledger_domain::config::Transport;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{HASH_VERSION, IntentParts, intent_hash, params_hash};
 use command_ledger_domain::json::Json;
@@ -254,6 +255,19 @@ fn insert(connection: &Connection, new: &NewRow) -> Result<bool, LedgerError> {
     Ok(won.is_some())
 }
 
+/// Tells the relay of a new command: at once if it has something to send, else of the moment at which something is due.
+/// Workers come for the commands of pull destinations by themselves; of those only the deadline is the relay's.
+fn wake_for(operation: &Operation, command: &Command, now_us: i64) {
+    let due_us = match (&operation.effective.transport, &command.queued) {
+        (Transport::Pull, _) | (_, None) => None,
+        (_, Some(queued)) => Some(queued.due_us),
+    };
+    match (due_us, command.deadline_us) {
+        (Some(due_us), _) if due_us <= now_us => wake::at_commit(),
+        (due_us, deadline_us) => due_us.into_iter().chain(deadline_us).for_each(wake::at),
+    }
+}
+
 fn create(
     caller: &Caller,
     connection: &Connection,
@@ -349,7 +363,7 @@ fn create(
             absence_place: None,
         });
         rows::insert_queued(connection, &command, &operation.destination)?;
-        wake::at_commit();
+        wake_for(&operation, &command, now_us);
     } else {
         rows::INSERT_REQUEST.execute(
             connection,
