@@ -28,11 +28,11 @@ macro_rules! columns {
 }
 
 columns!(COMMAND, C:
-    tenant, idempotency_key, registered_at, updated_at, not_before, deadline, first_sent_at, redacted_at,
-    lookalike_until, retain_until, retain_ms, status, error, type_version, attempt, counted_attempts, journal_seq,
-    hash_version, approvals_required, maybe_sent, deadline_relative, command_type, params_hash, intent_hash,
-    journal_head, request_digest, proposer, params, run_id, step_id, workflow_version, ordering_key, refs, proposal,
-    destination_record_id, result, error_message, open_case,
+    tenant, idempotency_key, updated_at, first_sent_at, redacted_at, retain_until, status, error, attempt,
+    counted_attempts, journal_seq, maybe_sent, journal_head, request_digest, destination_record_id, result,
+    error_message, open_case, registered_at, not_before, deadline, lookalike_until, retain_ms, type_version,
+    hash_version, approvals_required, deadline_relative, command_type, params_hash, intent_hash, proposer, params,
+    run_id, step_id, workflow_version, ordering_key, refs, proposal,
 );
 
 columns!(OUTBOX, O:
