@@ -172,10 +172,20 @@ pub fn claim_one(
     request: &Claim,
     seen: &Command,
 ) -> Result<Option<Claimed>, LedgerError> {
-    let room = room::enter(connection, request.destination)?;
-    if room.all == 0 {
-        return Ok(None);
-    }
+    let room = room::enter(connection, request.destination, 1)?;
+    let claimed = if room.all > 0 { claim_in(connection, batch, fence, request, seen, &room)? } else { None };
+    room.used_by(claimed.iter().map(|one| &one.command));
+    Ok(claimed)
+}
+
+fn claim_in(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    request: &Claim,
+    seen: &Command,
+    room: &Room,
+) -> Result<Option<Claimed>, LedgerError> {
     let Some(due) = due::hold_one(connection, request.destination, &seen.tenant, &seen.key)? else { return Ok(None) };
     let Some((command, Some(params))) = command::read_queued(connection, &[due])?.pop() else { return Ok(None) };
     let due = command.queued.as_ref().is_some_and(|q| q.due_us <= batch.now_us());

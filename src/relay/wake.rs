@@ -1,9 +1,9 @@
-//! Telling the relay at COMMIT that there is work. One raw transaction callback per backend: it reads a flag, stores
-//! atomics and sets a latch. It cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is
+//! Telling the relay at COMMIT that there is work. Raw transaction callbacks, one each per backend: they read flags, store
+//! atomics and set a latch. They cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is
 //! made up for by the sweep.
 
-use super::{hooks, shared};
-use pgrx::pg_sys::{self, XactEvent};
+use super::{flights, hooks, shared};
+use pgrx::pg_sys::{self, SubXactEvent, XactEvent};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Wake the relay of this session's database.
@@ -23,7 +23,10 @@ static DUE_US: AtomicI64 = AtomicI64::new(i64::MAX);
 /// Registers the callback. Only where the library is preloaded; elsewhere there is nobody to wake, and relays poll.
 pub fn register() {
     // SAFETY: the list of callbacks lives for the process and is inherited by the postmaster's children.
-    unsafe { pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut()) };
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(at_end_of_part), std::ptr::null_mut());
+    }
 }
 
 /// Wakes the relay of this database when the running transaction commits; asks the launcher for one if there is none.
@@ -68,6 +71,7 @@ fn forget() {
 unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
         XactEvent::XACT_EVENT_COMMIT => {
+            flights::at_commit();
             let wanted = WANTED.swap(0, SeqCst);
             if wanted & RELAY != 0 {
                 shared::wake_mine(wanted & EXTENSION != 0);
@@ -87,10 +91,26 @@ unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::
             hooks::let_go();
         }
         XactEvent::XACT_EVENT_ABORT => {
+            flights::at_abort();
             forget();
             hooks::let_go();
         }
-        XactEvent::XACT_EVENT_PREPARE => forget(),
+        XactEvent::XACT_EVENT_PREPARE => {
+            flights::forget_ends();
+            forget();
+        }
         _ => {}
+    }
+}
+
+/// As [`at_end`], for subtransactions.
+unsafe extern "C-unwind" fn at_end_of_part(
+    event: SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut std::ffi::c_void,
+) {
+    if event == SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        flights::forget_ends();
     }
 }
