@@ -141,6 +141,14 @@ CREATE FUNCTION command_ledger.confirm(
 COMMENT ON FUNCTION command_ledger.confirm(text, uuid, text, jsonb, text) IS
     'The destination did it. With an older token it is late evidence: kept, and used by the rules for late answers. Errors: CL009, CL011, 42501.';
 
+CREATE FUNCTION command_ledger.confirm_many(
+    idempotency_keys text[], lease_tokens uuid[], destination_record_ids text[] DEFAULT NULL, results jsonb[] DEFAULT NULL,
+    tenant text DEFAULT command_ledger.current_tenant())
+    RETURNS SETOF command_ledger.command_ledger
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'ledger_confirm_many';
+COMMENT ON FUNCTION command_ledger.confirm_many(text[], uuid[], text[], jsonb[], text) IS
+    'confirm() for up to 1,000 commands at once, all or none: the n-th elements of the arrays belong together. Errors: 22023, CL009, CL011, 42501; the detail names the key.';
+
 CREATE FUNCTION command_ledger.fail(
     idempotency_key text, lease_token uuid, error command_ledger.error_class, message text DEFAULT NULL,
     detail jsonb DEFAULT NULL, retry_after interval DEFAULT NULL, tenant text DEFAULT command_ledger.current_tenant())

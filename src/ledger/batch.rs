@@ -4,14 +4,13 @@
 use super::command::{Command, Lease, Queued};
 use super::journal;
 use super::{fence, rows};
-use crate::pg::spi::{Arg, Connection, Row};
+use crate::pg::spi::{Arg, Connection};
 use crate::relay::counters::{self, Counter};
 use crate::relay::flights;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::Deadline;
 use command_ledger_domain::status::{ApprovalState, CaseAction, CaseReason, Event, Status, Transition, next};
-use std::rc::Rc;
 
 /// Who acts, and when.
 #[derive(Clone, Debug)]
@@ -75,7 +74,7 @@ pub struct Batch {
     events: Vec<journal::Row>,
     queue_inserts: Vec<(Command, String)>,
     queue_updates: Vec<Command>,
-    queue_deletes: Vec<(String, String, Option<Rc<Row>>)>,
+    queue_deletes: Vec<rows::Leaving>,
     at_rest: Vec<rows::AtRest>,
     opened: Vec<OpenedCase>,
     reasons: Vec<(String, String, CaseReason)>,
@@ -339,8 +338,8 @@ impl Batch {
         if !self.at_rest.is_empty() {
             rows::write_at_rest(connection, &self.at_rest)?;
         }
-        for (tenant, key, held) in &self.queue_deletes {
-            rows::delete_queued(connection, tenant, key, held.as_deref())?;
+        if !self.queue_deletes.is_empty() {
+            rows::delete_queued(connection, &self.queue_deletes)?;
         }
         if !self.queue_updates.is_empty() {
             rows::update_queued(connection, &self.queue_updates)?;

@@ -46,9 +46,17 @@ const fn functions(capability: Capability) -> &'static [&'static str] {
     match capability {
         Capability::Propose => &["register", "validate", "revise", "cancel", "params_hash", "register_and_claim"],
         Capability::Approve => &["approve", "reject", "revoke_approval"],
-        Capability::Execute => {
-            &["claim", "register_and_claim", "extend_lease", "confirm", "fail", "uncertain", "release", "consume"]
-        }
+        Capability::Execute => &[
+            "claim",
+            "register_and_claim",
+            "extend_lease",
+            "confirm",
+            "confirm_many",
+            "fail",
+            "uncertain",
+            "release",
+            "consume",
+        ],
         Capability::Operate => &[
             "reconcile",
             "retry",

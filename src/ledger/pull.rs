@@ -13,12 +13,14 @@ use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT, TIME};
+use crate::pg::tuple::RowSet;
 use crate::relay::wake;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
 use command_ledger_domain::canonical::canonical;
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::hash::{hex, sha256};
 use command_ledger_domain::json::Json;
+use command_ledger_domain::key;
 use command_ledger_domain::retry::lease_expiry_us;
 use command_ledger_domain::status::{CaseReason, Event};
 use pgrx::pg_sys::{self, Datum};
@@ -29,6 +31,9 @@ static EXTEND: Statement = Statement::new(
     &[TEXT, TEXT, TIME],
     "UPDATE command_ledger.outbox o SET lease_expires_at=$3 WHERE o.tenant = $1 AND o.idempotency_key = $2",
 );
+
+/// Most commands of one confirm_many().
+const MAX_CONFIRMED: usize = 1_000;
 
 /// A batch of transitions that this caller makes now.
 pub fn batch_of(caller: &Caller) -> Batch {
@@ -74,46 +79,62 @@ enum Says {
     Released,
 }
 
+/// A command whose attempt ended, decided and not yet written.
+struct Ended {
+    command: Command,
+    operation: Rc<Operation>,
+    outcome: Outcome,
+}
+
+fn end(connection: &Connection, batch: &mut Batch, spoken: Spoken, says: Says) -> Result<Ended, LedgerError> {
+    let Spoken { mut command, operation, past } = spoken;
+    let outcome = match (past, says) {
+        (Some(past), says) => {
+            let (success, record_id, result) = match says {
+                Says::Confirmed { record_id, result } => (true, record_id, result),
+                _ => (false, None, None),
+            };
+            settle::settle_late(connection, batch, &mut command, &operation, &past, success, record_id, result)?;
+            Outcome::Late
+        }
+        (None, Says::Confirmed { record_id, result }) => {
+            let mut ending = Ending::of(Wire::Answered { status: 200 });
+            ending.success_rule_met = true;
+            ending.record_id = record_id;
+            ending.result = result;
+            settle::settle(connection, batch, &mut command, &operation, ending)?;
+            Outcome::Changed
+        }
+        (None, Says::Ended(mut ending)) => {
+            ending.ended_us = Some(batch.now_us());
+            settle::settle(connection, batch, &mut command, &operation, *ending)?;
+            Outcome::Changed
+        }
+        (None, Says::Released) => {
+            let now_us = batch.now_us();
+            let (approval, _) = approve::approval_state(connection, &operation, &command, now_us)?;
+            let change = Change { due_us: Some(now_us), uncounted: true, ..Change::default() };
+            batch.apply(&mut command, approval, &operation.destination, Event::Release, change)?;
+            Outcome::Changed
+        }
+    };
+    Ok(Ended { command, operation, outcome })
+}
+
+/// What is settled for good leaves the relay nothing to do; anything else has a time of its own.
+fn wake_after(command: &Command) {
+    if !command.live.status.is_final() || command.live.open_case.is_some() {
+        wake::at_commit();
+    }
+}
+
 fn finish(call: &Call, tenant: &str, key: &str, token: [u8; 16], says: Says) -> Result<Option<Datum>, LedgerError> {
     as_owner(call, |caller, connection| {
-        let mut spoken = speak(caller, connection, tenant, key, &token)?;
+        let spoken = speak(caller, connection, tenant, key, &token)?;
         let mut batch = batch_of(caller);
-        let (command, operation) = (&mut spoken.command, &spoken.operation);
-        let outcome = match (spoken.past, says) {
-            (Some(past), says) => {
-                let (success, record_id, result) = match says {
-                    Says::Confirmed { record_id, result } => (true, record_id, result),
-                    _ => (false, None, None),
-                };
-                settle::settle_late(connection, &mut batch, command, operation, &past, success, record_id, result)?;
-                Outcome::Late
-            }
-            (None, Says::Confirmed { record_id, result }) => {
-                let mut ending = Ending::of(Wire::Answered { status: 200 });
-                ending.success_rule_met = true;
-                ending.record_id = record_id;
-                ending.result = result;
-                settle::settle(connection, &mut batch, command, operation, ending)?;
-                Outcome::Changed
-            }
-            (None, Says::Ended(mut ending)) => {
-                ending.ended_us = Some(batch.now_us());
-                settle::settle(connection, &mut batch, command, operation, *ending)?;
-                Outcome::Changed
-            }
-            (None, Says::Released) => {
-                let now_us = batch.now_us();
-                let (approval, _) = approve::approval_state(connection, operation, command, now_us)?;
-                let change = Change { due_us: Some(now_us), uncounted: true, ..Change::default() };
-                batch.apply(command, approval, &operation.destination, Event::Release, change)?;
-                Outcome::Changed
-            }
-        };
+        let Ended { command, operation, outcome } = end(connection, &mut batch, spoken, says)?;
         batch.flush(connection)?;
-        // What is settled for good leaves the relay nothing to do; anything else has a time of its own.
-        if !command.live.status.is_final() || command.live.open_case.is_some() {
-            wake::at_commit();
-        }
+        wake_after(&command);
         let stored = command::read_fresh(connection, tenant, key)?.ok_or_else(command::no_such_command)?;
         receipt::one(call, connection, &stored, &operation.destination, outcome)
     })
@@ -127,11 +148,15 @@ fn bounded(document: Option<JsonbArg>) -> Result<Option<Json<'static>>, LedgerEr
 }
 
 fn bounded_text(call: &Call, argument: usize, name: &str, max: usize) -> Result<Option<String>, LedgerError> {
-    match call.text(argument) {
+    within(call.text(argument).map(str::to_owned), name, max)
+}
+
+fn within(text: Option<String>, name: &str, max: usize) -> Result<Option<String>, LedgerError> {
+    match text {
         Some(text) if text.len() > max => {
             Err(LedgerError::new(Code::InvalidArgument, format!("{name} is longer than {max} bytes")))
         }
-        text => Ok(text.map(str::to_owned)),
+        text => Ok(text),
     }
 }
 
@@ -148,6 +173,90 @@ pub fn confirm(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let record_id = bounded_text(call, 2, "destination_record_id", 1_000)?;
     let result = bounded(call.jsonb(3))?;
     finish(call, tenant, key, token, Says::Confirmed { record_id, result })
+}
+
+/// An array argument with as many elements as there are keys; none given: NULLs.
+fn beside<T>(
+    call: &Call,
+    argument: usize,
+    name: &str,
+    count: usize,
+    read: impl Fn(Datum) -> T,
+) -> Result<Vec<Option<T>>, LedgerError> {
+    let Some(array) = call.elements(argument) else { return Ok((0..count).map(|_| None).collect()) };
+    if array.len() != count {
+        return Err(LedgerError::new(Code::InvalidArgument, format!("{name} has {} elements", array.len()))
+            .detail(format!("There are {count} keys, and the n-th elements belong together.")));
+    }
+    Ok(array.into_iter().map(|element| element.map(&read)).collect())
+}
+
+/// One command of many that is to be confirmed.
+struct Told {
+    key: String,
+    token: [u8; 16],
+    record_id: Option<String>,
+    result: Option<Json<'static>>,
+}
+
+fn told(call: &Call) -> Result<Vec<Told>, LedgerError> {
+    let keys = call.texts(0, "idempotency_keys")?.unwrap_or_default();
+    if keys.len() > MAX_CONFIRMED {
+        return Err(LedgerError::new(Code::InvalidArgument, format!("more than {MAX_CONFIRMED} commands at once")));
+    }
+    for key in &keys {
+        key::check_idempotency_key(key)?;
+    }
+    // SAFETY: the arguments are declared uuid[], text[] and jsonb[].
+    let tokens = beside(call, 1, "lease_tokens", keys.len(), |d| unsafe { datum::uuid_bytes(d) })?;
+    // SAFETY: as above.
+    let records = beside(call, 2, "destination_record_ids", keys.len(), |d| unsafe { datum::text_str(d) }.to_owned())?;
+    // SAFETY: as above.
+    let results = beside(call, 3, "results", keys.len(), |d| unsafe { JsonbArg::new(d) })?;
+    let all = keys.into_iter().zip(tokens).zip(records.into_iter().zip(results));
+    let mut told: Vec<Told> = Vec::with_capacity(all.size_hint().0);
+    for ((key, token), (record_id, result)) in all {
+        let token = token.ok_or_else(|| LedgerError::new(Code::NullArgument, "lease_tokens must not contain NULL"))?;
+        told.push(Told {
+            key,
+            token,
+            record_id: within(record_id, "destination_record_id", 1_000)?,
+            result: bounded(result)?,
+        });
+    }
+    // The order in which every session takes them.
+    told.sort_by(|a, b| a.key.cmp(&b.key));
+    if let Some(twice) = told.windows(2).find(|pair| pair[0].key == pair[1].key) {
+        return Err(LedgerError::new(Code::InvalidArgument, "a key stands twice among idempotency_keys")
+            .detail(format!("Key: {}.", twice[0].key)));
+    }
+    Ok(told)
+}
+
+/// `confirm_many(…)`
+pub fn confirm_many(call: &Call) -> Result<Option<Datum>, LedgerError> {
+    let (told, tenant) = (told(call)?, tenant_of(call, 4)?);
+    let set = RowSet::start(call)?;
+    as_owner(call, |caller, connection| {
+        let mut batch = batch_of(caller);
+        let mut done = Vec::with_capacity(told.len());
+        for one in told {
+            let Told { key, token, record_id, result } = one;
+            let says = Says::Confirmed { record_id, result };
+            let ended = speak(caller, connection, tenant, &key, &token)
+                .and_then(|spoken| end(connection, &mut batch, spoken, says))
+                .map_err(|error| error.also(&format!("Key: {key}.")))?;
+            done.push(ended);
+        }
+        batch.flush(connection)?;
+        for Ended { command, operation, outcome } in done {
+            wake_after(&command);
+            let stored = command::read_fresh(connection, tenant, &command.key)?.ok_or_else(command::no_such_command)?;
+            receipt::push(connection, &set, &stored, &operation.destination, Some(outcome))?;
+        }
+        Ok(())
+    })?;
+    Ok(None)
 }
 
 /// `fail(…)`
@@ -237,6 +346,7 @@ pub fn extend_lease(call: &Call) -> Result<Option<Datum>, LedgerError> {
 
 crate::sql_function!(ledger_extend_lease, pg_finfo_ledger_extend_lease, extend_lease);
 crate::sql_function!(ledger_confirm, pg_finfo_ledger_confirm, confirm);
+crate::sql_function!(ledger_confirm_many, pg_finfo_ledger_confirm_many, confirm_many);
 crate::sql_function!(ledger_fail, pg_finfo_ledger_fail, fail);
 crate::sql_function!(ledger_uncertain, pg_finfo_ledger_uncertain, uncertain);
 crate::sql_function!(ledger_release, pg_finfo_ledger_release, release);

@@ -11,6 +11,7 @@ use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::plus_ms;
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::rc::Rc;
 
 /// Arrays of equal length, one per column.
 pub struct Columns {
@@ -283,12 +284,18 @@ static DELETE_QUEUED: Statement = Statement::new(
     "DELETE FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2",
 );
 
-/// Takes a command out of the outbox; `held` is its row, if the transaction has it.
-pub fn delete_queued(connection: &Connection, tenant: &str, key: &str, held: Option<&Row>) -> Result<(), LedgerError> {
-    if let Some(done) = held.and_then(store::delete_queued) {
+/// A command that leaves the outbox: tenant, key, and its row if the transaction has it.
+pub type Leaving = (String, String, Option<Rc<Row>>);
+
+/// Takes commands out of the outbox.
+pub fn delete_queued(connection: &Connection, leaving: &[Leaving]) -> Result<(), LedgerError> {
+    let held: Option<Vec<&Row>> = leaving.iter().map(|(_, _, row)| row.as_deref()).collect();
+    if let Some(done) = held.and_then(|held| store::delete_queued(&held)) {
         return done;
     }
-    DELETE_QUEUED.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
+    for (tenant, key, _) in leaving {
+        DELETE_QUEUED.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
+    }
     Ok(())
 }
 

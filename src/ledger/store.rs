@@ -346,10 +346,10 @@ pub fn update_queued(commands: &[Command]) -> Option<Result<(), LedgerError>> {
     Some(done)
 }
 
-/// Takes a command out of the outbox whose row this transaction holds.
-pub fn delete_queued(row: &Row) -> Option<Result<(), LedgerError>> {
+/// Takes commands out of the outbox whose rows this transaction holds.
+pub fn delete_queued(rows: &[&Row]) -> Option<Result<(), LedgerError>> {
     let table = Table::open(OUTBOX_TABLE, OUTBOX)?;
-    let done = table.delete(&[row]);
+    let done = table.delete(rows);
     table.close();
     Some(done)
 }

@@ -152,6 +152,12 @@ impl Call {
         self.datum(i).map(|d| pg_sys::Oid::from(d.value() as u32))
     }
 
+    /// The elements of a one-dimensional array argument of any type; `None` for a NULL among them.
+    pub fn elements(&self, i: usize) -> Option<Vec<Option<Datum>>> {
+        // SAFETY: declared as an array in SQL.
+        self.datum(i).map(|array| unsafe { datum::elements(array) })
+    }
+
     /// A text[] argument; NULL elements are an error.
     pub fn texts(&self, i: usize, name: &str) -> Result<Option<Vec<String>>, LedgerError> {
         let Some(array) = self.datum(i) else { return Ok(None) };

@@ -92,20 +92,32 @@ pub unsafe fn text_str<'a>(datum: Datum) -> &'a str {
     std::str::from_utf8(unsafe { varlena_bytes(datum) }).unwrap_or("")
 }
 
+/// The elements of an array datum; `None` for a NULL among them.
+///
+/// # Safety
+/// `datum` is a non-null array.
+pub unsafe fn elements(datum: Datum) -> Vec<Option<Datum>> {
+    let (mut elements, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    let (mut length, mut by_value, mut align) = (0, false, 0);
+    // SAFETY: by contract; the two arrays that come back have `count` entries.
+    unsafe {
+        let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+        let element = (*array).elemtype;
+        pg_sys::get_typlenbyvalalign(element, &mut length, &mut by_value, &mut align);
+        let length = i32::from(length);
+        pg_sys::deconstruct_array(array, element, length, by_value, align, &mut elements, &mut nulls, &mut count);
+        let all = 0..usize::try_from(count).unwrap_or(0);
+        all.map(|n| (!*nulls.add(n)).then(|| *elements.add(n))).collect()
+    }
+}
+
 /// The elements of a text[] datum; `None` for a NULL among them.
 ///
 /// # Safety
 /// `datum` is a non-null text[].
 pub unsafe fn text_elements<'a>(datum: Datum) -> Vec<Option<&'a str>> {
-    let (mut elements, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-    // SAFETY: by contract; the two arrays that come back have `count` entries.
-    unsafe {
-        let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
-        let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
-        pg_sys::deconstruct_array(array, pg_sys::TEXTOID, -1, false, align, &mut elements, &mut nulls, &mut count);
-        let all = 0..usize::try_from(count).unwrap_or(0);
-        all.map(|n| (!*nulls.add(n)).then(|| text_str(*elements.add(n)))).collect()
-    }
+    // SAFETY: by contract.
+    unsafe { elements(datum).into_iter().map(|element| element.map(|text| text_str(text))).collect() }
 }
 
 /// The sixteen bytes of a uuid datum.

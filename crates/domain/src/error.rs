@@ -141,6 +141,13 @@ impl LedgerError {
         self
     }
 
+    /// The same with one more sentence at the end of its DETAIL.
+    #[must_use]
+    pub fn also(mut self, sentence: &str) -> Self {
+        self.detail = Some(self.detail.map_or_else(|| sentence.to_owned(), |detail| format!("{detail} {sentence}")));
+        self
+    }
+
     /// The same with a HINT.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
