@@ -42,7 +42,7 @@ install_langgraph() {
 }
 install_tryton() {
   proxy
-  python peers-tryton "trytond==$TRYTON_VERSION" "trytond-purchase==$TRYTON_PURCHASE_VERSION"
+  python peers-tryton "psycopg[binary,pool]==$PSYCOPG_VERSION" "trytond==$TRYTON_VERSION" "trytond-purchase==$TRYTON_PURCHASE_VERSION"
 }
 
 peers=("$@")

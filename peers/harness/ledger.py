@@ -58,7 +58,8 @@ class Ledger:
 
     def define(self, destination: str, config: dict, command_type: str, policy: dict) -> None:
         self.rows("SELECT command_ledger.define_destination(%s, %s)", destination, Jsonb(config))
-        policy = {"destination": destination, "retry": {"base": "100ms", "cap": "500ms"}, **policy}
+        retry = {"base": "100ms", "cap": "500ms", **policy.pop("retry", {})}
+        policy = {**policy, "destination": destination, "retry": retry}
         self.rows("SELECT command_ledger.define_command_type(%s, %s)", command_type, Jsonb(policy))
 
     def register(self, command_type: str, key: str, params: dict) -> str:

@@ -21,9 +21,9 @@ class Proxy:
         self.program = Program("mitmproxy", command, directory)
         self.program.wait_listening(self.port)
 
-    def next(self, fault: str, contains: str, times: int = 1) -> None:
-        """What happens to the next answers to requests that contain this text."""
-        rule = {"fault": fault, "contains": contains, "times": times}
+    def next(self, fault: str, contains: str) -> None:
+        """What happens to the next request that contains this text."""
+        rule = {"fault": fault, "contains": contains}
         status, _, body = call("POST", f"{self.url}/-/next", json.dumps(rule).encode())
         if status != 204:
             raise Failed(f"mitmproxy has no faults: {status} {body[:200]}")

@@ -9,10 +9,12 @@ import psycopg
 from .ledger import Ledger
 from .processes import Failed, Program, eventually, free_port, run
 
-SETTINGS = """
+LEDGER_SETTINGS = """
 shared_preload_libraries = 'command_ledger'
 command_ledger.secrets_directory = '{secrets}'
 command_ledger.max_sleep = '5s'
+"""
+SETTINGS = """
 unix_socket_directories = '{directory}'
 listen_addresses = ''
 port = {port}
@@ -40,7 +42,7 @@ def children_of(parent: int) -> list[int]:
 class Server:
     """One cluster in a directory of its own."""
 
-    def __init__(self, programs: Path, directory: Path):
+    def __init__(self, programs: Path, directory: Path, preload: bool = True):
         self.programs, self.directory, self.port = programs, directory, free_port()
         self.data, self.secrets = directory / "data", directory / "secrets"
         self.secrets.mkdir(parents=True)
@@ -49,7 +51,9 @@ class Server:
             directory,
         )
         with (self.data / "postgresql.conf").open("a") as settings:
-            settings.write(SETTINGS.format(secrets=self.secrets, directory=directory, port=self.port))
+            settings.write(SETTINGS.format(directory=directory, port=self.port))
+            if preload:
+                settings.write(LEDGER_SETTINGS.format(secrets=self.secrets))
         self.start()
 
     def start(self) -> None:

@@ -16,6 +16,8 @@ class Site:
     server: Server
     #: Where the examples of the repository are.
     examples: Path
+    #: Where the scenarios themselves are.
+    code: Path = Path(__file__).resolve().parent.parent
 
     def program(self, environment: str, name: str) -> Path:
         """A program of one of the Python environments."""

@@ -1,7 +1,6 @@
 """The agent of examples/langgraph, killed where its checkpoint does not help, with and without the ledger."""
 
 import signal
-from pathlib import Path
 
 from ..harness.ledger import Ledger
 from ..harness.processes import Failed, Program
@@ -72,7 +71,7 @@ class Agents:
         self.runs += 1
         python = self.site.program("peers-langgraph", "python")
         conninfo = self.ledger.conninfo.replace("user=postgres", "user=agent")
-        command = [python, Path(__file__).with_name("killed.py"), self.site.examples / "langgraph", when]
+        command = [python, self.site.code / "langgraph" / "killed.py", self.site.examples / "langgraph", when]
         command += [conninfo, thread, request, *(erp or [])]
         return Program(f"agent-{self.runs}", command, self.store.directory)
 

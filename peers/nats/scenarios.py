@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-from pathlib import Path
 
 import nats
 from nats.js.api import StreamConfig
@@ -76,7 +75,7 @@ class Workers:
 
     def start(self, when: str = "never", destination: str = "nats", subject: str = SUBJECT) -> Program:
         self.runs += 1
-        command = [self.site.program("peers", "python"), Path(__file__).with_name("killed.py")]
+        command = [self.site.program("peers", "python"), self.site.code / "nats" / "killed.py"]
         command += [self.site.examples / "python", when, self.held]
         command += [self.ledger.conninfo, self.stream.url, destination, subject]
         return Program(f"worker-{self.runs}", command, self.stream.directory)

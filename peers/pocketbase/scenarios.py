@@ -13,6 +13,7 @@ USER, PASSWORD = "ledger@example.com", "only-for-this-run"
 REFUSED = "confirmed, attempts 2: claim safe_repeat claim uncertain lookup_found"
 WANTED = {
     "no fault": "confirmed, attempts 1: claim confirm",
+    "request lost": "confirmed, attempts 2: claim safe_repeat claim confirm",
     "answer dropped": REFUSED,
     "502 by the proxy": REFUSED,
     "no answer in time": REFUSED,

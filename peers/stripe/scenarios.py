@@ -13,6 +13,7 @@ FORM = "application/x-www-form-urlencoded"
 REPEATED = "confirmed, attempts 2: claim safe_repeat claim confirm"
 WANTED = {
     "no fault": "confirmed, attempts 1: claim confirm",
+    "request lost": REPEATED,
     "answer dropped": REPEATED,
     "502 by the proxy": REPEATED,
     "no answer in time": REPEATED,
@@ -77,8 +78,7 @@ def run(site: Site, report: Report) -> None:
     proxy = site.proxy(stripe.directory, stripe.port)
     try:
         ledger = site.server.ledger("stripe")
-        retry = {"base": "100ms", "cap": "500ms", "max_attempts": 3}
-        ledger.define("stripe", config(proxy.url), "charge", {"retry": retry})
+        ledger.define("stripe", config(proxy.url), "charge", {"retry": {"max_attempts": 3}})
         peer = Peer(
             "stripe",
             site.server,
