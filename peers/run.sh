@@ -19,7 +19,8 @@ TRYTON_PURCHASE_VERSION=8.2.0
 ALL=(stripe pocketbase langgraph nats tryton)
 runs=$STATE/peers-runs
 
-python() { scripts/python.sh --env "$@" >/dev/null; }
+# In a condition a function goes on after what fails: said here, once.
+python() { scripts/python.sh --env "$@" >/dev/null || exit 1; }
 proxy() { python peers-proxy "mitmproxy==$MITMPROXY_VERSION"; }
 
 install_stripe() {

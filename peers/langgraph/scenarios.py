@@ -7,7 +7,7 @@ from ..harness.processes import Failed, Program
 from ..harness.proxy import Proxy
 from ..harness.report import Report
 from ..harness.site import Site
-from ..pocketbase.scenarios import PocketBase
+from ..pocketbase.scenarios import PocketBase, lookup
 
 COLLECTION = "requisitions"
 WRITE = f"POST /api/collections/{COLLECTION}/records "
@@ -45,14 +45,7 @@ def config(base: str) -> dict:
             "timeout": "2s",
         },
         "success": {"statuses": [200], "record_id": "$.id"},
-        "lookup": {
-            "url": f"{records}?filter=reference%3D%27{{{{ destination_key }}}}%27",
-            "records": "$.items[*]",
-            "match": "$.reference",
-            "record_id": "$.id",
-            "settle_delay": "3s",
-            "interval": "500ms",
-        },
+        "lookup": lookup(records),
     }
 
 

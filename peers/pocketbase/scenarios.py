@@ -3,7 +3,7 @@
 import json
 from urllib.parse import quote
 
-from ..harness.lost import Peer, under_every_fault
+from ..harness.lost import Peer, deliver, under_every_fault
 from ..harness.processes import Failed, Program, call, free_port
 from ..harness.processes import run as run_program
 from ..harness.report import Report
@@ -19,6 +19,8 @@ WANTED = {
     "no answer in time": REFUSED,
     "ledger killed (-9) before the answer": REFUSED,
 }
+#: The key as a text of its filter language: a quote in it must not end it.
+FILTER = r"""filter=reference%3D%27{{ destination_key | replace("'", "\\'") }}%27"""
 FIELDS = [
     {"name": "reference", "type": "text", "required": True},
     {"name": "item", "type": "text", "required": True},
@@ -47,14 +49,19 @@ def config(proxy_url: str) -> dict:
         "rules": [
             {"status": 400, "when": '$.data.reference.code == "validation_not_unique"', "outcome": "lookup"},
         ],
-        "lookup": {
-            "url": f"{records}?filter=reference%3D%27{{{{ destination_key }}}}%27",
-            "records": "$.items[*]",
-            "match": "$.reference",
-            "record_id": "$.id",
-            "settle_delay": "3s",
-            "interval": "500ms",
-        },
+        "lookup": lookup(records),
+    }
+
+
+def lookup(records: str) -> dict:
+    """How to ask for the record of a key."""
+    return {
+        "url": f"{records}?{FILTER}",
+        "records": "$.items[*]",
+        "match": "$.reference",
+        "record_id": "$.id",
+        "settle_delay": "3s",
+        "interval": "500ms",
     }
 
 
@@ -89,7 +96,8 @@ class PocketBase:
         return json.loads(body)
 
     def records(self, reference: str, collection: str = "orders") -> list[str]:
-        where = quote(f"reference = '{reference}'")
+        escaped = reference.replace("'", "\\'")
+        where = quote(f"reference = '{escaped}'")
         found = self.call("GET", f"/api/collections/{collection}/records?filter={where}")
         return [record["id"] for record in found["items"]]
 
@@ -133,6 +141,10 @@ def refusals(peer: Peer, store: PocketBase, report: Report) -> None:
     report.compare("pocketbase", "reference already there", store.records(key), 1, seen, wanted)
     if seen.record_id != made["id"]:
         report.failed("pocketbase", f"confirmed with {seen.record_id}, made before was {made['id']}")
+
+    key = "pocketbase-o'brien' || 1 = 1 || 'x"
+    seen = deliver(peer, key, "answer dropped")
+    report.compare("pocketbase", "answer dropped, quotes in the key", store.records(key), 1, seen, REFUSED)
 
     key = "pocketbase-refused"
     peer.ledger.register("order", key, {"item": "", "quantity": 40})
