@@ -1,6 +1,7 @@
 """A throwaway PostgreSQL with the ledger preloaded, which can be killed."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -40,20 +41,21 @@ def children_of(parent: int) -> list[int]:
 
 
 class Server:
-    """One cluster in a directory of its own."""
+    """One cluster in a directory of its own; without preload it is a peer's, and nobody kills it."""
 
-    def __init__(self, programs: Path, directory: Path, preload: bool = True):
+    def __init__(self, programs: Path, directory: Path, preload: bool = True, copy_of: Path | None = None):
         self.programs, self.directory, self.port = programs, directory, free_port()
         self.data, self.secrets = directory / "data", directory / "secrets"
         self.secrets.mkdir(parents=True)
-        run(
-            [programs / "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
-            directory,
-        )
+        if copy_of:
+            shutil.copytree(copy_of, self.data)
+            self.data.chmod(0o700)
+        else:
+            kind = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
+            run([programs / "initdb", "-D", self.data, *kind], directory)
         with (self.data / "postgresql.conf").open("a") as settings:
             settings.write(SETTINGS.format(directory=directory, port=self.port))
-            if preload:
-                settings.write(LEDGER_SETTINGS.format(secrets=self.secrets))
+            settings.write(LEDGER_SETTINGS.format(secrets=self.secrets) if preload else "fsync = off\n")
         self.start()
 
     def start(self) -> None:
@@ -79,6 +81,14 @@ class Server:
         with psycopg.connect(self.conninfo("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
 
+    def comment(self, database: str, text: str | None = None) -> str:
+        """What is noted on a database; a text is noted first."""
+        with psycopg.connect(self.conninfo(database), autocommit=True) as connection:
+            if text is not None:
+                connection.execute(f"COMMENT ON DATABASE \"{database}\" IS '{text}'")
+            said = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+            return connection.execute(said, (database,)).fetchone()[0]
+
     def ledger(self, database: str) -> Ledger:
         """A new database with the extension."""
         self.database(database)
@@ -99,6 +109,15 @@ class Server:
 
     def crash_and_restart(self) -> None:
         self.kill9()
+        self.start()
+
+    def keep(self, copy: Path) -> None:
+        """Leaves a copy of the stopped server's files; the next settings go after these."""
+        self.stop()
+        half = copy.with_suffix(".half")
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(self.data, half)
+        half.rename(copy)
         self.start()
 
     def stop(self) -> None:
