@@ -64,7 +64,7 @@ install_peers() {
     rm -f "$runs/missing.$peer"
     note "$peer"
     if ! ("install_$peer") 2>"$STATE/log/peer-$peer.log"; then
-      tail -n 1 "$STATE/log/peer-$peer.log" >"$runs/missing.$peer"
+      tail -n 1 "$STATE/log/peer-$peer.log" | sed "s/^error: //" >"$runs/missing.$peer"
     fi
   done
 }
