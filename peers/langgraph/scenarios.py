@@ -42,7 +42,7 @@ def config(base: str) -> dict:
                 "material": "{{ params.material }}",
                 "quantity": "{{ params.quantity }}",
             },
-            "timeout": "2s",
+            "timeout": "4s",
         },
         "success": {"statuses": [200], "record_id": "$.id"},
         "lookup": lookup(records),

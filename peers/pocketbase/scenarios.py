@@ -41,7 +41,7 @@ def config(proxy_url: str) -> dict:
                 "item": "{{ params.item }}",
                 "quantity": "{{ params.quantity }}",
             },
-            "timeout": "2s",
+            "timeout": "4s",
         },
         "idempotency": {"mode": "reference", "window": "unlimited"},
         "success": {"statuses": [200], "record_id": "$.id"},
@@ -60,7 +60,7 @@ def lookup(records: str) -> dict:
         "records": "$.items[*]",
         "match": "$.reference",
         "record_id": "$.id",
-        "settle_delay": "3s",
+        "settle_delay": "5s",
         "interval": "500ms",
     }
 

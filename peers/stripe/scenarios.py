@@ -37,7 +37,7 @@ def config(proxy_url: str) -> dict:
                 "description": "{{ params.description }}",
                 "metadata": {"order": "{{ destination_key }}"},
             },
-            "timeout": "2s",
+            "timeout": "4s",
         },
         "idempotency": {"mode": "key", "header": "Idempotency-Key", "window": "24h"},
         "success": {"statuses": [200], "record_id": "$.id", "when": "$.paid == true"},

@@ -133,7 +133,7 @@ class Tryton:
                 "url": url,
                 "auth": auth,
                 "body": {"id": 1, "method": f"{MODEL}.create", "params": [[made], context]},
-                "timeout": "5s",
+                "timeout": "8s",
             },
             # Every answer is a 200. What it means stands in the body.
             "success": {"statuses": [200], "when": "exists($.result[0])", "record_id": "$.result[0]"},
@@ -150,7 +150,7 @@ class Tryton:
                 "match": "$.reference",
                 "record_id": "$.id",
                 "when": '$.state != "cancelled"',
-                "settle_delay": "6s",
+                "settle_delay": "9s",
                 "interval": "500ms",
             },
         }
