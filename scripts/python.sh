@@ -21,7 +21,7 @@ interpreter() {
       command -v "$candidate" && return
     fi
   done
-  die "no python3 with the module venv that $(server_user) can run: run 'make setup' (Debian: python3-venv)"
+  die "there is no python3 with the module venv that the user $(server_user) can run: apt-get install python3-venv"
 }
 
 make_venv() {
