@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit bench install package clean distclean
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit bench peers install package clean distclean
 
 help: ## this list
 	@echo 'make TARGET, one of:'
@@ -41,6 +41,9 @@ audit: ## licences, sources and known vulnerabilities of all dependencies
 
 bench: ## measure against hand-written floors: bench/results/DATE.md (QUICK=1: a look in 5 minutes)
 	@bench/run.sh
+
+peers: ## real systems (a payment mock, PocketBase, LangGraph, NATS, Tryton) that lose answers; PEERS="stripe nats": only these
+	@peers/run.sh $(PEERS)
 
 install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh "$(PG_CONFIG)"

@@ -11,6 +11,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 export RUSTC_MIN=1.95.0
 export CARGO_PGRX_VERSION=0.18.1
 export PGSPOT_VERSION=0.9.4
+export RUFF_VERSION=0.17.5
 export PSYCOPG_VERSION=3.3.9
 export CARGO_DENY_VERSION=0.20.2
 PG_MAJOR=${PG_MAJOR:-15}

@@ -4,7 +4,7 @@
 cd "$ROOT"
 
 shell_scripts() {
-  local files=(.ci/run scripts/*.sh bench/*.sh ops/*.sh)
+  local files=(.ci/run scripts/*.sh bench/*.sh ops/*.sh peers/*.sh)
   local file
   for file in "${files[@]}"; do bash -n "$file"; done
   sh -n scripts/shim/sudo
@@ -23,6 +23,13 @@ clippy_extension() {
 }
 clippy_crates() {
   cargo clippy -p command_ledger_domain -p command_ledger_model -p command_ledger_wire -p pg_test --all-targets -- -D warnings
+}
+
+python_files() {
+  local tools
+  tools=$(scripts/python.sh "ruff==$RUFF_VERSION")
+  "$tools/ruff" check --no-cache --quiet peers examples
+  "$tools/ruff" format --no-cache --quiet --check peers examples
 }
 
 # A released script is never edited: installations have run it. See docs/upgrade.md.
@@ -45,6 +52,7 @@ alert_rules() {
 }
 
 step "Shell scripts" shell_scripts
+step "Python" python_files
 step "Frozen SQL" frozen_scripts
 step "Alert rules" alert_rules
 step "Format" cargo fmt --all --check

@@ -1,14 +1,34 @@
 #!/usr/bin/env bash
 # A private Python environment with the named packages at the given versions, made or completed when needed.
-#   scripts/python.sh PACKAGE==VERSION...     prints the environment's bin directory
+#   scripts/python.sh [--env NAME] PACKAGE==VERSION...     prints the environment's bin directory
+# An environment with a name of its own is for programs that the server's user runs, and whose dependencies do not go
+# together with others'.
 . "$(dirname "$0")/lib.sh"
 
-venv=$STATE/venv
-log=$STATE/log/pip.log
+name=venv
+if [ "${1:-}" = --env ]; then
+  name=$2
+  shift 2
+fi
+venv=$STATE/$name
+log=$STATE/log/pip-$name.log
+
+# An interpreter in root's home directory is no use to another user.
+interpreter() {
+  local candidate
+  for candidate in python3 /usr/bin/python3; do
+    if [ "$name" = venv ] || as_server "$(command -v "$candidate")" -c 'import ensurepip, venv' 2>/dev/null; then
+      command -v "$candidate" && return
+    fi
+  done
+  die "there is no python3 with the module venv that the user $(server_user) can run: apt-get install python3-venv"
+}
 
 make_venv() {
+  local python
+  python=$(interpreter)
   rm -rf "$venv"
-  python3 -m venv "$venv" >"$log" 2>&1 ||
+  "$python" -m venv "$venv" >"$log" 2>&1 ||
     die "python3 cannot make a virtual environment: run 'make setup' (log: $log)"
 }
 

@@ -23,7 +23,7 @@ def order(connection: psycopg.Connection, number: str, material: str, quantity: 
             "INSERT INTO requisition (number, material, quantity) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
             (number, material, quantity),
         )
-        # The key names the intent. It is the same in every try: from the order's number, never from a clock or a counter.
+        # The key names the intent, the same in every try: from the order's number, never from a clock or a counter.
         row = connection.execute(
             "SELECT outcome FROM command_ledger.register('create_requisition', %s, %s)",
             (f"requisition-{number}", Jsonb({"material": material, "quantity": quantity})),

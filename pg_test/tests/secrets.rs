@@ -52,6 +52,7 @@ fn each_kind_of_credential_arrives_as_it_should_and_is_shown_nowhere() {
     CLUSTER.write_file("secrets/password", "pa:ss-BBB222\n");
     CLUSTER.write_file("secrets/user", "ann-CCC333\n");
     CLUSTER.write_file("secrets/api_key", "key-DDD444");
+    CLUSTER.write_file("secrets/own_scheme", "Session sess-FFF666\n");
     for (name, auth, header, value) in [
         ("bearer", json!({"bearer": {"secret": "token"}}), "authorization", "Bearer tok-AAA111"),
         (
@@ -67,6 +68,12 @@ fn each_kind_of_credential_arrives_as_it_should_and_is_shown_nowhere() {
             "Basic YW5uLUNDQzMzMzpwYTpzcy1CQkIyMjI=",
         ),
         ("header", json!({"header": {"name": "X-Api-Key", "value": {"secret": "api_key"}}}), "x-api-key", "key-DDD444"),
+        (
+            "own_scheme",
+            json!({"header": {"name": "Authorization", "value": {"secret": "own_scheme"}}}),
+            "authorization",
+            "Session sess-FFF666",
+        ),
     ] {
         define(&mut ledger, name, &erp, auth, 1);
         // An error is what would tempt a message to say more.
@@ -80,8 +87,9 @@ fn each_kind_of_credential_arrives_as_it_should_and_is_shown_nowhere() {
             assert_eq!(write.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(header)).count(), 1, "{key}");
         }
     }
-    let shown = everything_shown(&mut ledger, &["bearer-0", "bearer-1", "bearer-2", "basic-1", "header-1"]);
-    for secret in ["AAA111", "BBB222", "CCC333", "DDD444", "YW5u"] {
+    let shown =
+        everything_shown(&mut ledger, &["bearer-0", "bearer-1", "bearer-2", "basic-1", "header-1", "own_scheme-1"]);
+    for secret in ["AAA111", "BBB222", "CCC333", "DDD444", "FFF666", "YW5u"] {
         assert!(!shown.contains(secret), "{secret} is shown");
     }
     assert!(shown.contains("status=confirmed"), "deliveries are logged");

@@ -4,8 +4,8 @@
 use super::body::{Body, body};
 use super::reader::{Field, Read};
 use super::values::{
-    HOUR_MS, Zero, duration, duration_up_to, header_name, is_header_text, is_token, is_url_byte, jsonpath, method,
-    secret_name, url_authority_fault,
+    HOUR_MS, Zero, credential_header_name, duration, duration_up_to, header_name, is_header_text, is_token,
+    is_url_byte, jsonpath, method, secret_name, url_authority_fault,
 };
 use crate::answer::RuleOutcome;
 use crate::json::Json;
@@ -29,7 +29,7 @@ pub enum Auth {
         /// Name of the secret that is the password.
         password_secret: String,
     },
-    /// A header of its own whose whole value is the secret.
+    /// A header whose whole value is the secret, `Authorization` with a scheme of its own among them.
     Header {
         /// Header name.
         name: String,
@@ -223,7 +223,7 @@ fn auth(field: &Field<'_>) -> Read<Auth> {
         _ => {
             let header = value.object(&["name", "value"])?;
             let name = header.required("name")?;
-            header_name(&name, name.string()?)?;
+            credential_header_name(&name, name.string()?)?;
             Ok(Auth::Header { name: name.string()?.to_owned(), secret: secret(&header.required("value")?)? })
         }
     }

@@ -93,12 +93,28 @@ pub(crate) fn method(field: &Field<'_>) -> Read<String> {
     Ok(text.to_owned())
 }
 
+/// Reserved ones that a credential is the meaning of: their whole value may be a secret.
+const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "cookie"];
+
 /// A header name that a definition may set.
 pub(crate) fn header_name(field: &Field<'_>, name: &str) -> Read<()> {
+    let reserved = RESERVED_HEADERS.iter().find(|(reserved, _)| name.eq_ignore_ascii_case(reserved));
+    free_header_name(field, name, reserved)
+}
+
+/// A header name that may carry a credential: also `Authorization` with a scheme that is neither bearer nor basic.
+pub(crate) fn credential_header_name(field: &Field<'_>, name: &str) -> Read<()> {
+    let reserved = RESERVED_HEADERS
+        .iter()
+        .find(|(reserved, _)| name.eq_ignore_ascii_case(reserved) && !CREDENTIAL_HEADERS.contains(reserved));
+    free_header_name(field, name, reserved)
+}
+
+fn free_header_name(field: &Field<'_>, name: &str, reserved: Option<&(&str, &str)>) -> Read<()> {
     if !is_token(name) {
         return Err(field.invalid("not a header name").hint("letters, digits and !#$%&'*+-.^_`|~, at most 128 bytes"));
     }
-    if let Some((_, why)) = RESERVED_HEADERS.iter().find(|(reserved, _)| name.eq_ignore_ascii_case(reserved)) {
+    if let Some((_, why)) = reserved {
         return Err(field.invalid("this header cannot be set here").hint(*why));
     }
     Ok(())

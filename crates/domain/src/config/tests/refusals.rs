@@ -128,6 +128,14 @@ fn reserved_headers_belong_to_others() {
         let Err(error) = DestinationConfig::parse(&json(&text)) else { panic!("{name} accepted") };
         assert!(error.message.contains("cannot be set") && error.hint.is_some(), "{name}: {error}");
     }
+    // A credential may be the whole of the two that are made for it; the proxy's belongs to the connection.
+    let credential = |name: &str| {
+        DestinationConfig::parse(&json(&request(&format!(
+            r#""auth": {{"header": {{"name": "{name}", "value": {{"secret": "s"}}}}}}"#
+        ))))
+    };
+    assert!(credential("Authorization").is_ok() && credential("cookie").is_ok());
+    assert!(credential("Proxy-Authorization").is_err() && credential("content-type").is_err());
     let text = r#"{"transport": "http", "request": {"url": "http://h/", "headers": {"idempotency-key": "x"}},
         "idempotency": {"mode": "key"}}"#;
     let path = "$.request.headers[\"idempotency-key\"]";

@@ -1,0 +1,1 @@
+"""Real systems as destinations of the ledger: see README.md."""

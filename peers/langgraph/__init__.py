@@ -1,0 +1,1 @@
+"""LangGraph: an agent that is killed between the effect of its tool and its checkpoint."""

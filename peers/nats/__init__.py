@@ -1,0 +1,1 @@
+"""NATS JetStream: a stream that recognises a message for some time, behind pull workers."""

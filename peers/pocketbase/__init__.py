@@ -1,0 +1,1 @@
+"""PocketBase: a store that refuses a second record with the same reference."""

@@ -1,0 +1,1 @@
+"""stripe-stateful-mock: a payment provider that honours Idempotency-Key."""
