@@ -105,13 +105,15 @@ impl fmt::Display for Summary {
 pub fn progress(world: &World, elapsed: Duration) {
     let requests: usize = world.sites.values().map(|site| site.store().log().len()).sum();
     let searches: u64 = world.sites.values().map(|site| site.searches()).sum();
+    let (keys, seen) = {
+        let notebook = world.notebook();
+        (notebook.told.len(), notebook.seen.len())
+    };
     println!(
-        "torture: {:>5} s, {} keys, {requests} requests, {searches} lookups, {} faults, {} moves, {} seen{}",
+        "torture: {:>5} s, {keys} keys, {requests} requests, {searches} lookups, {} faults, {} moves, {seen} seen{}",
         elapsed.as_secs(),
-        world.notebook().told.len(),
         world.climate.counts.total(),
         world.moves(),
-        world.notebook().seen.len(),
         if world.climate.is_calm() { ", draining" } else { "" }
     );
 }
