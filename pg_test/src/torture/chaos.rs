@@ -69,6 +69,7 @@ pub fn live(world: &World, plan: &Plan) {
         let fault = first.next().unwrap_or_else(|| chaos.dice.weighted(&weights));
         if chaos.strike(fault) {
             world.climate.strike(fault);
+            world.notebook().chronicle.push((world.climate.now_us(), fault.word()));
         }
     }
     chaos.set("command_ledger.failpoint", None);

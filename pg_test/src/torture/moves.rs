@@ -71,8 +71,9 @@ pub fn by_promotion(world: &World, synchronous: bool) -> bool {
         None
     } else {
         let alone = world.hold_all();
-        old.cluster.wait_for_replay(&standby);
+        // What is committed before this moment is known there.
         missed = Some(world.climate.now_us());
+        old.cluster.wait_for_replay(&standby);
         standby.stop(crate::cluster::Mode::Fast);
         lost = registered_in_vain(world, &old);
         sleep(Duration::from_millis(500));

@@ -126,14 +126,21 @@ pub fn findings(world: &World, session: &mut Session, findings: &[Finding]) -> S
     for finding in findings.iter().take(60) {
         text.push_str(&format!("{finding}\n"));
     }
+    text.push_str("--- what happened around the ledger\n");
+    for (at_us, what) in &world.notebook().chronicle {
+        text.push_str(&format!("{at_us} {what}\n"));
+    }
     for key in keys.into_iter().filter(|key| !key.is_empty()).take(SHOWN) {
         text.push_str(&format!("--- {key}: its journal\n"));
         let quoted = key.replace('\'', "''");
         for table in ["command", "timeline", "approval", "reconciliation_case"] {
-            let order = if table == "command" { "1" } else { "3" };
+            let order = match table {
+                "timeline" | "approval" | "reconciliation_case" => "t.seq",
+                _ => "t.idempotency_key",
+            };
             let sql = format!(
                 "SELECT pg_catalog.to_jsonb(t)::text AS {table} FROM command_ledger.{table} t \
-                  WHERE idempotency_key = '{quoted}' ORDER BY {order}"
+                  WHERE t.idempotency_key = '{quoted}' ORDER BY {order}"
             );
             text.push_str(&session.shown(&sql));
         }

@@ -39,6 +39,8 @@ pub struct Notebook {
     pub abandoned: BTreeSet<String>,
     /// When nothing may be sent.
     pub silences: Vec<Span>,
+    /// What happened around the ledger, and when it had happened.
+    pub chronicle: Vec<(i64, &'static str)>,
     /// When checkpoints were lost with their place.
     pub lost_checkpoints: Vec<Span>,
 }
