@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         pause_ms: 240,
         plan: Plan { pause_ms: (1_000, 3_000), ..Plan::default() },
         fsync: true,
+        misled: false,
     }
     .make();
     ExitCode::SUCCESS

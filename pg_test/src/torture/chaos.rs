@@ -61,10 +61,13 @@ pub struct Plan {
 /// Lives until the run calms down, and leaves everything as it should be.
 pub fn live(world: &World, plan: &Plan) {
     let mut chaos = Chaos { world, dice: world.climate.dice("chaos", 0), jitter_s: 0, alive: Vec::new() };
-    let mut first = plan.first.iter().copied();
+    let mut first = plan.first.iter().copied().peekable();
     let weights: Vec<(Fault, u64)> =
         WEIGHTS.iter().copied().filter(|(fault, _)| plan.only.is_empty() || plan.only.contains(fault)).collect();
     while !world.climate.is_calm() && !world.is_over() {
+        if first.peek().is_none() {
+            world.rehearsed();
+        }
         sleep(Duration::from_millis(chaos.dice.between(plan.pause_ms.0, plan.pause_ms.1)));
         let fault = first.next().unwrap_or_else(|| chaos.dice.weighted(&weights));
         if chaos.strike(fault) {

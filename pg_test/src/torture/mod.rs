@@ -52,7 +52,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 pub struct Run {
     /// Every choice follows from it.
     pub seed: u64,
-    /// How long faults happen.
+    /// How long faults happen, at least: all that the plan names first do.
     pub lasts: Duration,
     /// Callers at once.
     pub callers: u64,
@@ -62,18 +62,39 @@ pub struct Run {
     pub plan: Plan,
     /// Whether the server waits for the disk.
     pub fsync: bool,
+    /// The ledger is told that destinations deduplicate which do not: a run that must fail.
+    pub misled: bool,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its figures.
+    pub summary: Summary,
+    /// What does not hold.
+    pub findings: Vec<check::Finding>,
+    /// The findings with the journals and the destinations' logs of the first.
+    pub told: String,
 }
 
 impl Run {
     /// Makes everything, lets it go wrong, lets it come to rest and checks it; panics with a report where something
     /// does not hold.
     pub fn make(&self) -> Summary {
+        let (outcome, _world) = self.outcome();
+        let count = outcome.findings.len();
+        assert!(count == 0, "torture: seed {}: {count} findings\n{}", self.seed, outcome.told);
+        outcome.summary
+    }
+
+    /// The same, and the findings as an answer. The ledger lives as long as the world.
+    pub fn outcome(&self) -> (Outcome, impl Sized) {
         let begun = Instant::now();
         let climate = Arc::new(Climate::new(self.seed));
         let sites: BTreeMap<Profile, Arc<Site>> =
             Profile::ALL.into_iter().map(|profile| (profile, Site::start(profile, &climate))).collect();
         let world = World::new(climate, sites, self.place());
-        define(&world);
+        self.define(&world);
         println!(
             "torture: seed {}, {} s, {}",
             self.seed,
@@ -94,7 +115,7 @@ impl Run {
             actors.push(scope.spawn(move || guarded(world, || people::operate(world))));
             let chaos = scope.spawn(move || guarded(world, || chaos::live(world, &self.plan)));
             let mut said = Instant::now();
-            while begun.elapsed() < self.lasts && !world.is_over() {
+            while (begun.elapsed() < self.lasts || !world.is_rehearsed()) && !world.is_over() {
                 sleep(Duration::from_millis(100));
                 if said.elapsed() >= PROGRESS {
                     said = Instant::now();
@@ -107,14 +128,14 @@ impl Run {
             }
         });
         let mut session = connect_finally(&world).into_session();
+        session.exec("SET statement_timeout = 0");
         let evidence = collect::evidence(&world, &mut session);
         let findings = check::check(&evidence);
         let summary = Summary::of(self.seed, begun.elapsed(), &evidence, &world.climate.counts);
         let told = report::findings(&world, &mut session, &findings);
         world.sites.values().for_each(|site| site.close());
         println!("{summary}");
-        assert!(findings.is_empty(), "torture: seed {}: {} findings\n{told}", self.seed, findings.len());
-        summary
+        (Outcome { summary, findings, told }, world)
     }
 
     fn place(&self) -> Place {
@@ -123,6 +144,32 @@ impl Run {
         let cluster = if self.fsync { builder.start() } else { builder.fsync_off().start() };
         cluster.ledger("app");
         Place { cluster: Arc::new(cluster), database: "app".to_owned() }
+    }
+
+    fn define(&self, world: &World) {
+        let place = world.place();
+        let mut ledger = Ledger::over(place.cluster.connect(&place.database));
+        for (profile, site) in &world.sites {
+            let mut document = profile.destination(&site.url());
+            if self.misled && !profile.is_pulled() {
+                document["idempotency"] = serde_json::json!({"mode": "key", "window": "24h"});
+            }
+            ledger.define_destination(profile.name(), document);
+        }
+        for kind in &world.kinds {
+            ledger.define_type(&kind.name(), Kind::policy(*kind));
+        }
+        for (role, capabilities) in [
+            ("agent", &["propose"][..]),
+            ("manager", &["approve"][..]),
+            ("worker", &["execute"][..]),
+            ("clerk", &["operate", "audit"][..]),
+        ] {
+            ledger.exec(&format!("CREATE ROLE {role} LOGIN"));
+            for capability in capabilities {
+                ledger.exec(&format!("SELECT command_ledger.grant_access('{role}', '{capability}')"));
+            }
+        }
     }
 }
 
@@ -147,28 +194,6 @@ fn guarded(world: &World, life: impl FnOnce()) {
     }
     let _guard = Guard(world);
     life();
-}
-
-fn define(world: &World) {
-    let place = world.place();
-    let mut ledger = Ledger::over(place.cluster.connect(&place.database));
-    for (profile, site) in &world.sites {
-        ledger.define_destination(profile.name(), profile.destination(&site.url()));
-    }
-    for kind in &world.kinds {
-        ledger.define_type(&kind.name(), Kind::policy(*kind));
-    }
-    for (role, capabilities) in [
-        ("agent", &["propose"][..]),
-        ("manager", &["approve"][..]),
-        ("worker", &["execute"][..]),
-        ("clerk", &["operate", "audit"][..]),
-    ] {
-        ledger.exec(&format!("CREATE ROLE {role} LOGIN"));
-        for capability in capabilities {
-            ledger.exec(&format!("SELECT command_ledger.grant_access('{role}', '{capability}')"));
-        }
-    }
 }
 
 /// Waits until nothing is open any more.

@@ -58,6 +58,7 @@ pub struct World {
     place: RwLock<Place>,
     moves: AtomicU64,
     over: AtomicBool,
+    rehearsed: AtomicBool,
 }
 
 impl World {
@@ -72,6 +73,7 @@ impl World {
             place: RwLock::new(place),
             moves: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            rehearsed: AtomicBool::new(false),
         }
     }
 
@@ -99,6 +101,16 @@ impl World {
     /// Nobody does anything until this is dropped.
     pub fn hold_all(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that had to happen in this run has happened.
+    pub fn rehearsed(&self) {
+        self.rehearsed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has.
+    pub fn is_rehearsed(&self) -> bool {
+        self.rehearsed.load(Ordering::SeqCst)
     }
 
     /// The actors go home.
