@@ -12,12 +12,12 @@ impl Dice {
         let name =
             actor.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
         let mut dice = Dice(seed ^ name.rotate_left(17) ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        dice.next();
+        dice.draw();
         dice
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -27,7 +27,7 @@ impl Dice {
 
     /// From 0 to n - 1; 0 for an n of 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next().checked_rem(n).unwrap_or(0)
+        self.draw().checked_rem(n).unwrap_or(0)
     }
 
     /// From a to b, both included.

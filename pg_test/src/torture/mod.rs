@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `dice`, `climate`, `faults` | choices from a seed; the clock; what goes wrong and how often |
-//! | `profile`, `store`, `site` | the destinations |
+//! | `profile`, `store`, `site`, `trouble` | the destinations, and what goes wrong with a request |
 //! | `world` | what the actors share, and what they were told |
 //! | `callers`, `people`, `workers` | the actors |
 //! | `chaos`, `moves` | kills, outages, clocks, dumps, promotions |
@@ -25,6 +25,7 @@ mod profile;
 mod report;
 mod site;
 mod store;
+mod trouble;
 mod workers;
 mod world;
 

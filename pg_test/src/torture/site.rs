@@ -14,45 +14,10 @@ use super::climate::Climate;
 use super::faults::Fault;
 use super::profile::{LATEST_EFFECT_MS, Profile, TIMEOUT_MS};
 use super::store::{Start, Store};
+use super::trouble;
 use crate::destination::port::Port;
 use crate::http::{Headers, Request, read_request, response_bytes};
 
-/// What goes wrong with a request, by weight; the rest goes well.
-const WRITE_FAULTS: &[(Option<Fault>, u64)] = &[
-    (None, 52),
-    (Some(Fault::DropBefore), 4),
-    (Some(Fault::DropAfter), 5),
-    (Some(Fault::ResetBefore), 3),
-    (Some(Fault::ResetAfter), 4),
-    (Some(Fault::CutBody), 3),
-    (Some(Fault::Delay), 4),
-    (Some(Fault::LateEffect), 3),
-    (Some(Fault::LateAnswer), 3),
-    (Some(Fault::Lying502), 3),
-    (Some(Fault::Lying503), 2),
-    (Some(Fault::Lying504), 2),
-    (Some(Fault::Honest500), 2),
-    (Some(Fault::Honest503), 2),
-    (Some(Fault::Throttled), 2),
-    (Some(Fault::Refused400), 1),
-    (Some(Fault::Refused401), 1),
-    (Some(Fault::ErrorIn200), 2),
-    (Some(Fault::LyingErrorIn200), 2),
-    (Some(Fault::Html200), 1),
-    (Some(Fault::Accepted202), 2),
-    (Some(Fault::Garbage), 2),
-    (Some(Fault::AnsweredTwice), 3),
-    (Some(Fault::DeliveredTwice), 3),
-];
-const LOOKUP_FAULTS: &[(Option<Fault>, u64)] = &[
-    (None, 70),
-    (Some(Fault::LookupDropped), 6),
-    (Some(Fault::Lookup500), 6),
-    (Some(Fault::LookupHtml), 4),
-    (Some(Fault::LookupBlind), 4),
-    (Some(Fault::LookupUnfiltered), 6),
-    (Some(Fault::LookupSlow), 4),
-];
 /// The relay has given up on a request by then, at the latest.
 const GIVEN_UP: Duration = Duration::from_millis(TIMEOUT_MS - 50);
 
@@ -228,7 +193,7 @@ impl Site {
         let era = self.take_off();
         let (place, start, fault) = {
             let mut store = self.store();
-            let fault = self.fault(&key, store.seen(&key));
+            let fault = trouble::with_write(&self.climate, self.profile, &key, store.seen(&key));
             let (place, start) = store.arrive(&key, &params, false, self.climate.now_us());
             (place, start, fault)
         };
@@ -248,15 +213,6 @@ impl Site {
         let story = format!("{}, answer {said}", fault.map_or("no fault", Fault::word));
         self.store().tell(place, story);
         after
-    }
-
-    fn fault(&self, key: &str, nth: u64) -> Option<Fault> {
-        if self.climate.is_calm() {
-            return None;
-        }
-        let fault = self.climate.dice(key, nth).weighted(WRITE_FAULTS)?;
-        let twice_is_safe = self.profile.deduplicates();
-        (fault != Fault::DeliveredTwice || twice_is_safe).then_some(fault)
     }
 
     /// Does what the fault says with the effect and with the answer; what was answered.
@@ -353,13 +309,7 @@ impl Site {
         self.searches.fetch_add(1, Ordering::Relaxed);
         let nth = self.store().search(&key);
         let is_sentinel = key == "SENTINEL";
-        let fault = if self.climate.is_calm() {
-            None
-        } else {
-            self.climate.dice(&format!("search {key}"), nth).weighted(LOOKUP_FAULTS)
-        };
-        // Only where a sentinel would show it: elsewhere it is a lie that nobody could find out.
-        let fault = fault.filter(|fault| *fault != Fault::LookupBlind || is_sentinel);
+        let fault = trouble::with_search(&self.climate, &key, nth, is_sentinel);
         if let Some(fault) = fault {
             self.climate.strike(fault);
         }
