@@ -46,6 +46,8 @@ use world::{Place, World, connect};
 
 /// How long everything may take to come to rest at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(240);
+/// A misled run that shows nothing in this time shows nothing.
+const MISLED_LIMIT: Duration = Duration::from_secs(120);
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// A run.
@@ -90,7 +92,6 @@ impl Run {
 
     /// The same, and the findings as an answer. The ledger lives as long as the world.
     pub fn outcome(&self) -> (Outcome, impl Sized) {
-        let begun = Instant::now();
         let climate = Arc::new(Climate::new(self.seed));
         let sites: BTreeMap<Profile, Arc<Site>> =
             Profile::ALL.into_iter().map(|profile| (profile, Site::start(profile, &climate))).collect();
@@ -102,6 +103,7 @@ impl Run {
             self.lasts.as_secs(),
             world.place().cluster.directory().display()
         );
+        let begun = Instant::now();
         scope(|scope| {
             let _end = EndOf(&world);
             let world = &world;
@@ -116,7 +118,7 @@ impl Run {
             actors.push(scope.spawn(move || guarded(world, || people::operate(world))));
             let chaos = scope.spawn(move || guarded(world, || chaos::live(world, &self.plan)));
             let mut said = Instant::now();
-            while (begun.elapsed() < self.lasts || !world.is_rehearsed()) && !world.is_over() {
+            while self.goes_on(world, begun) && !world.is_over() {
                 sleep(Duration::from_millis(100));
                 if said.elapsed() >= PROGRESS {
                     said = Instant::now();
@@ -137,6 +139,14 @@ impl Run {
         world.sites.values().for_each(|site| site.close());
         println!("{summary}");
         (Outcome { summary, findings, told }, world)
+    }
+
+    /// Until its time is over and the plan's first faults have happened; one that is misled, until that shows.
+    fn goes_on(&self, world: &World, begun: Instant) -> bool {
+        let shows = || world.sites.values().any(|site| site.store().doubled() > 0);
+        begun.elapsed() < self.lasts
+            || !world.is_rehearsed()
+            || self.misled && !shows() && begun.elapsed() < MISLED_LIMIT
     }
 
     fn place(&self) -> Place {

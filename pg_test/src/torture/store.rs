@@ -33,6 +33,7 @@ pub struct Store {
     keys: HashMap<String, Known>,
     log: Vec<Request>,
     made: usize,
+    doubled: usize,
     newest: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ pub enum Start {
 impl Store {
     /// Empty.
     pub fn new(profile: Profile) -> Store {
-        Store { profile, keys: HashMap::new(), log: Vec::new(), made: 0, newest: Vec::new() }
+        Store { profile, keys: HashMap::new(), log: Vec::new(), made: 0, doubled: 0, newest: Vec::new() }
     }
 
     /// How often this key was asked for so far.
@@ -110,6 +111,7 @@ impl Store {
             return (409, json!({"code": "NOT_UNIQUE"}));
         }
         self.made += 1;
+        self.doubled += usize::from(!known.records.is_empty());
         let id = format!("{}-{}", self.profile.name(), self.made);
         known.records.push((id.clone(), Instant::now()));
         let body = json!({"id": id, "reference": key});
@@ -154,6 +156,11 @@ impl Store {
         self.keys.get(key).map_or((Vec::new(), false), |known| {
             (known.records.iter().map(|(id, _)| id.clone()).collect(), known.pending > 0)
         })
+    }
+
+    /// Records beyond the first of their key.
+    pub fn doubled(&self) -> usize {
+        self.doubled
     }
 
     /// The log.
