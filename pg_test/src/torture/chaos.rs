@@ -168,10 +168,17 @@ impl Chaos<'_> {
     /// kill -9 of one process: the server ends all others and recovers.
     fn kill(&mut self, which: &str) -> bool {
         let Some(process) = self.one_of(which).and_then(Process::find) else { return false };
+        let Some(mut witness) = connect(self.world, "postgres") else { return false };
         process.kill9();
         process.wait_gone(30);
+        // The postmaster notices a moment later; until then the server looks as if nothing had been.
+        let begun = Instant::now();
+        while witness.try_exec("SELECT 1").is_ok() && begun.elapsed() < Duration::from_secs(10) {
+            sleep(Duration::from_millis(10));
+        }
         self.world.new_era();
-        true
+        // Whatever comes next finds a server.
+        connect(self.world, "postgres").is_some()
     }
 
     fn one_of(&mut self, which: &str) -> Option<u32> {

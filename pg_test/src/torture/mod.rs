@@ -30,6 +30,7 @@ mod workers;
 mod world;
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -126,13 +127,18 @@ impl Run {
                 }
             }
             world.climate.calm_down();
-            if chaos.join().is_ok() && !world.is_over() {
-                drain(world, begun);
+            match chaos.join() {
+                Ok(()) if !world.is_over() => drain(world, begun),
+                // An actor's panic is the run's: the scope passes it on.
+                Ok(()) => {}
+                Err(panic) => resume_unwind(panic),
             }
         });
         let mut session = connect_finally(&world).into_session();
         session.exec("SET statement_timeout = 0");
+        session.exec("BEGIN ISOLATION LEVEL REPEATABLE READ");
         let evidence = collect::evidence(&world, &mut session);
+        session.exec("COMMIT");
         let findings = check::check(&evidence);
         let summary = Summary::of(self.seed, begun.elapsed(), &evidence, &world.climate.counts);
         let told = report::findings(&world, &mut session, &findings);
