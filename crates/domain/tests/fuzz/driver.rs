@@ -82,7 +82,7 @@ impl Target {
         let mut made = 0;
         let more = |made: u64| match seconds {
             // The clock is looked at now and then.
-            Some(seconds) => made % 256 != 0 || begun.elapsed() < Duration::from_secs(seconds),
+            Some(seconds) => !made.is_multiple_of(256) || begun.elapsed() < Duration::from_secs(seconds),
             None => made < self.inputs,
         };
         while more(made) {
