@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit bench peers install package clean distclean
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all torture lint audit bench peers install package clean distclean
 
 help: ## this list
 	@echo 'make TARGET, one of:'
@@ -35,6 +35,9 @@ test-blackbox: ## throwaway clusters, many sessions, kill -9
 
 test-all: ## 'make test', then the black-box suite on PostgreSQL 16 and 18
 	@scripts/test.sh lint pure db blackbox blackbox-16 blackbox-18
+
+torture: ## kills, lies and lost answers against a real cluster, then a checker: make torture SEED=7 MINUTES=60
+	@scripts/torture.sh "$(SEED)" "$(MINUTES)"
 
 audit: ## licences, sources and known vulnerabilities of all dependencies
 	@scripts/audit.sh

@@ -28,6 +28,7 @@ pub mod ledger;
 pub mod markdown;
 pub mod process;
 pub mod session;
+pub mod torture;
 
 /// What nearly every test needs.
 pub mod prelude {

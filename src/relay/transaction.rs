@@ -147,7 +147,10 @@ pub fn bare<T>(
         };
         signals::transaction_ended();
         if pg_sys::ProcDiePending != 0 {
-            // The end of the process was only put off by the commit: nothing may be sent on the strength of it.
+            // The end of the process was only put off by the commit: nothing may be sent on the strength of it. A wait
+            // for a standby that the postmaster's death cut short sets this flag alone, and without the other one the
+            // process would go on.
+            pg_sys::InterruptPending = 1;
             pgrx::check_for_interrupts!();
         }
         pg_sys::MemoryContextSwitchTo(context);

@@ -6,7 +6,7 @@
 
 pub mod behaviour;
 mod deaf;
-mod port;
+pub(crate) mod port;
 mod records;
 mod serve;
 mod tls;
@@ -117,7 +117,8 @@ impl Destination {
         });
         let mut port = Port::take();
         let number = port.number();
-        port.listen(&shared);
+        let served = Arc::clone(&shared);
+        port.listen(move |stream| serve::serve_in_background(stream, &served));
         Destination { shared, port: Mutex::new(port), number }
     }
 
@@ -324,7 +325,8 @@ impl Destination {
 
     /// Accepts connections again, on the same port, with the same records.
     pub fn restart(&self) {
-        self.port().listen(&self.shared);
+        let served = Arc::clone(&self.shared);
+        self.port().listen(move |stream| serve::serve_in_background(stream, &served));
     }
 }
 

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::{Shared, serve};
-
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// How often the port is taken back after it stopped listening.
@@ -26,32 +24,32 @@ enum Use {
     Changing,
 }
 
-pub(super) struct Port {
+pub(crate) struct Port {
     address: SocketAddr,
     used: Use,
 }
 
 impl Port {
     /// A free port, held.
-    pub(super) fn take() -> Port {
+    pub(crate) fn take() -> Port {
         let socket = bound(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let address = socket.local_addr().ok().and_then(|address| address.as_socket());
         Port { address: address.unwrap_or_else(|| panic!("a bound socket has an address")), used: Use::Held(socket) }
     }
 
-    pub(super) fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.address.port()
     }
 
-    /// Accepts connections; nothing changes when it does already.
-    pub(super) fn listen(&mut self, shared: &Arc<Shared>) {
+    /// Accepts connections, each handed to `serve`; nothing changes when it does already.
+    pub(crate) fn listen(&mut self, serve: impl Fn(TcpStream) + Send + 'static) {
         match std::mem::replace(&mut self.used, Use::Changing) {
             Use::Held(socket) => {
                 socket.listen(BACKLOG).unwrap_or_else(|e| panic!("listen on {}: {e}", self.address));
                 let listener = TcpListener::from(socket);
                 let stop = Arc::new(AtomicBool::new(false));
-                let (shared, stopped) = (Arc::clone(shared), Arc::clone(&stop));
-                let thread = spawn(move || accept_until(&listener, &stopped, &shared));
+                let stopped = Arc::clone(&stop);
+                let thread = spawn(move || accept_until(&listener, &stopped, serve));
                 self.used = Use::Listening { stop, thread };
             }
             other => self.used = other,
@@ -59,7 +57,7 @@ impl Port {
     }
 
     /// Refuses connections; nothing changes when it does already.
-    pub(super) fn refuse(&mut self) {
+    pub(crate) fn refuse(&mut self) {
         match std::mem::replace(&mut self.used, Use::Changing) {
             Use::Listening { stop, thread } => {
                 stop.store(true, Ordering::SeqCst);
@@ -73,13 +71,13 @@ impl Port {
     }
 }
 
-fn accept_until(listener: &TcpListener, stop: &AtomicBool, shared: &Arc<Shared>) {
+fn accept_until(listener: &TcpListener, stop: &AtomicBool, serve: impl Fn(TcpStream)) {
     for stream in listener.incoming() {
         if stop.load(Ordering::SeqCst) {
             return;
         }
         if let Ok(stream) = stream {
-            serve::serve_in_background(stream, shared);
+            serve(stream);
         }
     }
 }
