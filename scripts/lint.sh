@@ -25,16 +25,6 @@ clippy_crates() {
   cargo clippy -p command_ledger_domain -p command_ledger_model -p command_ledger_wire -p pg_test --all-targets -- -D warnings
 }
 
-# A released script is never edited: installations have run it. See docs/upgrade.md.
-frozen_scripts() {
-  [ -d sql/frozen ] || { note "no version is frozen yet" && return; }
-  (cd sql/frozen && sha256sum --check --strict --quiet SHA256SUMS)
-  local file
-  for file in sql/frozen/*.sql; do
-    grep -qF "  ${file##*/}" sql/frozen/SHA256SUMS || die "$file stands in no SHA256SUMS"
-  done
-}
-
 # The suite runs them too, where promtool is there.
 alert_rules() {
   if command -v promtool >/dev/null; then
@@ -45,7 +35,7 @@ alert_rules() {
 }
 
 step "Shell scripts" shell_scripts
-step "Frozen SQL" frozen_scripts
+step "Frozen SQL" scripts/frozen.sh
 step "Alert rules" alert_rules
 step "Format" cargo fmt --all --check
 step "Clippy: pure crates and suite" clippy_crates
