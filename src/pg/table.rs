@@ -106,10 +106,7 @@ impl Table {
         // closed before the row is handed out, which is a copy.
         unsafe {
             let relation = self.relation;
-            let index = pg_sys::index_open(
-                pg_sys::RelationGetPrimaryKeyIndex(relation),
-                pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-            );
+            let index = pg_sys::index_open(primary_key(relation), pg_sys::AccessShareLock as pg_sys::LOCKMODE);
             let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
             for (i, (entry, value)) in keys.iter_mut().zip(key).enumerate() {
                 pg_sys::ScanKeyEntryInitialize(
@@ -400,6 +397,20 @@ unsafe fn attribute(descriptor: pg_sys::TupleDesc, column: usize) -> *const pg_s
         return (*descriptor).attrs.as_ptr().add(column);
         #[cfg(feature = "pg18")]
         return pg_sys::TupleDescAttr(descriptor, i32::try_from(column).unwrap_or(0));
+    }
+}
+
+/// The index of the primary key.
+///
+/// # Safety
+/// The relation is open.
+unsafe fn primary_key(relation: pg_sys::Relation) -> Oid {
+    // SAFETY: by contract.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        return pg_sys::RelationGetPrimaryKeyIndex(relation);
+        #[cfg(feature = "pg18")]
+        return pg_sys::RelationGetPrimaryKeyIndex(relation, false);
     }
 }
 
