@@ -28,7 +28,9 @@ total() {
       if ($i ~ /^passed/) passed += $(i - 1)
       if ($i ~ /^failed/) failed += $(i - 1)
       if ($i ~ /^ignored/) skipped += $(i - 1) } }
+    /^skipped: / { skipped++; left_out = left_out "\n" $0 }
     END {
+      if (left_out) printf "\nNot every server can do everything:%s\n", left_out
       printf "\n== %d s in all\n", seconds
       printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : "" }' "$results"
 }
