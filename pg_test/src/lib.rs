@@ -18,6 +18,7 @@
 //!
 //! Helpers panic with everything a person needs to see why: this is test code, and a panic is how a test fails.
 
+pub mod catalog;
 pub mod cluster;
 pub mod desk;
 pub mod destination;
