@@ -30,11 +30,13 @@ const FACTS: [(&str, &str); 13] = [
           WHERE c.relnamespace = 'command_ledger'::regnamespace",
     ),
     (
+        // Some servers mark every column with a number of their own (pg_attver), another in each database.
         "column",
         "SELECT concat_ws(' ', c.oid::regclass, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname, \
                 format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' END, \
                 'DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), nullif(a.attcollation, 0)::regcollation, a.attstorage, a.attcompression, \
-                a.attgenerated, a.attidentity, a.attoptions::text, a.attacl::text, col_description(c.oid, a.attnum)) \
+                a.attgenerated, a.attidentity, \
+                (SELECT array_agg(o ORDER BY o) FROM unnest(a.attoptions) o WHERE o NOT LIKE 'pg_attver=%'), a.attacl::text, col_description(c.oid, a.attnum)) \
            FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum \
           WHERE c.relnamespace = 'command_ledger'::regnamespace AND c.relkind <> 'i' AND a.attnum > 0 AND NOT a.attisdropped",
     ),

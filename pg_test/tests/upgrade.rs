@@ -268,7 +268,7 @@ fn an_update_keeps_every_command_and_the_same_relay_goes_on() {
     }
     assert_eq!(erp.writes().len(), 3);
     assert_eq!(journal(&mut ledger, "approved"), ["register", "approve", "claim", "confirm"]);
-    assert_eq!(open_case(&mut ledger, "question").as_deref(), Some("uncertain"));
+    assert_eq!(open_case(&mut ledger, "question").as_deref(), Some("no_answer"));
     assigned_at_is_known_from_now_on(&mut ledger);
     ledger
         .call("reconcile", json!({"idempotency_key": "question", "finding": "found", "destination_record_id": "M-1"}));
@@ -282,7 +282,7 @@ fn assigned_at_is_known_from_now_on(ledger: &mut Ledger) {
                   WHERE idempotency_key = 'question'";
     assert!(!ledger.one::<bool>(since, &[]), "nobody noted it before");
     for (owner, known) in [(Some("bob"), true), (None, false), (Some("ann"), true)] {
-        ledger.call("assign_case", json!({"idempotency_key": "question", "owner": owner}));
+        ledger.rows("SELECT command_ledger.assign_case('question', $1)", &[&owner]);
         assert_eq!(ledger.one::<bool>(since, &[]), known, "{owner:?}");
     }
     let noted = ledger.text("SELECT assigned_at FROM command_ledger.reconciliation_queue");
