@@ -18,8 +18,8 @@ setup: ## install what is missing: PostgreSQL 15, its headers, cargo-pgrx (Debia
 demo: ## see it work: a throwaway server, a destination that loses answers, and what the ledger says
 	@scripts/demo.sh
 
-test: ## everything below, on PostgreSQL 15; the last line is the total
-	@scripts/test.sh lint pure db blackbox
+test: ## everything below, on PostgreSQL 15, and the main job on 18; the last line is the total
+	@scripts/test.sh lint pure db blackbox smoke-18
 
 lint: ## format, clippy, shell scripts, SQL, licences of dependencies
 	@scripts/test.sh lint
@@ -33,8 +33,8 @@ test-db: ## tests inside a backend
 test-blackbox: ## throwaway clusters, many sessions, kill -9
 	@scripts/test.sh blackbox
 
-test-all: ## 'make test', then the black-box suite on PostgreSQL 16 and 18
-	@scripts/test.sh lint pure db blackbox blackbox-16 blackbox-18
+test-all: ## 'make test' with everything on PostgreSQL 16 and 18 too, and 17 compiled
+	@scripts/test.sh lint pure db blackbox db-16 blackbox-16 compile-17 db-18 blackbox-18
 
 audit: ## licences, sources and known vulnerabilities of all dependencies
 	@scripts/audit.sh

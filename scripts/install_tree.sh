@@ -8,13 +8,8 @@
 major=$1 name=$2 profile=$3
 shift 3
 
-if [ "$major" = "$PG_MAJOR" ]; then
-  bin=$("$ROOT/scripts/pg_tree.sh" "$major" "$name")
-else
-  bin=$("$ROOT/scripts/pg_wheel.sh" "$major")
-  # The default major is read from cargo-pgrx' configuration, the others from here.
-  export PGRX_PG_CONFIG_PATH=$bin/pg_config
-fi
+build_for "$major"
+bin=$(private_tree "$major" "$name")
 
 cd "$ROOT"
 [ "$profile" != dev ] || share_test_dependencies
