@@ -8,8 +8,9 @@ shell_scripts() {
   local file
   for file in "${files[@]}"; do bash -n "$file"; done
   sh -n scripts/shim/sudo
+  sh -n scripts/shim/rustc-docsrs
   if command -v shellcheck >/dev/null; then
-    shellcheck -x -P SCRIPTDIR "${files[@]}" scripts/shim/sudo
+    shellcheck -x -P SCRIPTDIR "${files[@]}" scripts/shim/sudo scripts/shim/rustc-docsrs
   else
     note "shellcheck is not installed: only the syntax was checked"
   fi

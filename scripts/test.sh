@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs test suites one after the other and stops at the first that fails.
-#   scripts/test.sh SUITE...      lint, pure, db, blackbox; on another major: db-18, blackbox-18, smoke-18 (or 16)
+#   scripts/test.sh SUITE...      lint, pure, db, blackbox; on another major: db-18, blackbox-18, smoke-18 (or 16), compile-17
 # Its last line is the total over all of them: "N passed, N failed".
 . "$(dirname "$0")/lib.sh"
 
@@ -90,6 +90,12 @@ blackbox_on() {
   LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test "${@:2}"
 }
 
+# Where no server of a major is at hand: whether the extension compiles for it, against the bindings that pgrx carries.
+compile_for() {
+  DOCS_RS=1 RUSTC_WRAPPER=$ROOT/scripts/shim/rustc-docsrs cargo check -p command_ledger --no-default-features \
+    --features "pg$1 failpoints"
+}
+
 set_up=
 for suite in "$@"; do
   if [ -z "$set_up" ] && [ "$suite" = pure ]; then
@@ -98,7 +104,10 @@ for suite in "$@"; do
     scripts/bootstrap.sh
     set_up=yes
   fi
-  [ "$suite" = lint ] || tests_expected=yes
+  case $suite in
+  lint | compile-*) ;;
+  *) tests_expected=yes ;;
+  esac
   case $suite in
   lint) scripts/lint.sh ;;
   pure) step "Pure tests: decisions and wire" suite_pure ;;
@@ -106,6 +115,7 @@ for suite in "$@"; do
   db-*) step "Tests inside PostgreSQL ${suite#db-}" db_on "${suite#db-}" ;;
   blackbox) step "Black-box tests on PostgreSQL $PG_MAJOR" blackbox_on "$PG_MAJOR" ;;
   blackbox-*) step "Black-box tests on PostgreSQL ${suite#blackbox-}" blackbox_on "${suite#blackbox-}" ;;
+  compile-*) step "The extension compiles for PostgreSQL ${suite#compile-}" compile_for "${suite#compile-}" ;;
   smoke-*) step "The main job on PostgreSQL ${suite#smoke-}" blackbox_on "${suite#smoke-}" "${SMOKE[@]}" ;;
   *) die "no such suite: $suite" ;;
   esac
