@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all lint audit bench install package clean distclean
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all test-package lint audit bench install package clean distclean
 
 help: ## this list
 	@echo 'make TARGET, one of:'
@@ -44,6 +44,9 @@ bench: ## measure against hand-written floors: bench/results/DATE.md (QUICK=1: a
 
 install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh "$(PG_CONFIG)"
+
+test-package: ## build the package, unpack it into a clean server, do the main job with it (a release build: minutes)
+	@scripts/test.sh package-15
 
 package: ## Debian packages and their checksums, in dist/
 	@scripts/package.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs test suites one after the other and stops at the first that fails.
-#   scripts/test.sh SUITE...      lint, pure, db, blackbox; on another major: db-18, blackbox-18, smoke-18 (or 16), compile-17
+#   scripts/test.sh SUITE...      lint, pure, db, blackbox; on another major: db-18, blackbox-18, smoke-18, package-18 (or 16), compile-17
 # Its last line is the total over all of them: "N passed, N failed".
 . "$(dirname "$0")/lib.sh"
 
-[ $# -gt 0 ] || die "usage: scripts/test.sh SUITE... (lint, pure, db, blackbox, db-18, blackbox-18, smoke-18, and the same with 16)"
+[ $# -gt 0 ] || die "usage: scripts/test.sh SUITE... (lint, pure, db, blackbox, db-18, blackbox-18, smoke-18, package-15, and the same with 16)"
 mkdir -p "$STATE/log"
 
 # The private trees are shared by all checkouts that use this state directory: one run at a time. The lock is not
@@ -90,6 +90,26 @@ blackbox_on() {
   LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test "${@:2}"
 }
 
+# package_on MAJOR: the package, unpacked into a server that never saw the extension, does the main job.
+package_on() {
+  local bin deb unpacked
+  scripts/package.sh "$1"
+  (cd dist && sha256sum --check --strict --quiet SHA256SUMS)
+  deb=$(echo "$ROOT"/dist/postgresql-"$1"-command-ledger_*.deb)
+  if apt-get --version >/dev/null 2>&1 && [ -x "/usr/lib/postgresql/$1/bin/postgres" ]; then
+    note "apt says what it would do:"
+    apt-get install --simulate "$deb" | grep '^Inst postgresql-'
+  fi
+  bin=$(private_tree "$1" package)
+  find "$(tree_root "$1" package)" -name 'command_ledger*' -delete
+  unpacked=$(mktemp -d "$STATE/pg/.deb.XXXXXX")
+  dpkg-deb --extract "$deb" "$unpacked"
+  cp "$unpacked/usr/lib/postgresql/$1/lib/"* "$("$bin/pg_config" --pkglibdir)/"
+  cp "$unpacked/usr/share/postgresql/$1/extension/"* "$("$bin/pg_config" --sharedir)/extension/"
+  rm -rf "$unpacked"
+  LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test --test main_job --test dumps --test packaging
+}
+
 # Where no server of a major is at hand: whether the extension compiles for it, against the bindings that pgrx carries.
 compile_for() {
   DOCS_RS=1 RUSTC_WRAPPER=$ROOT/scripts/shim/rustc-docsrs cargo check -p command_ledger --no-default-features \
@@ -116,6 +136,7 @@ for suite in "$@"; do
   blackbox) step "Black-box tests on PostgreSQL $PG_MAJOR" blackbox_on "$PG_MAJOR" ;;
   blackbox-*) step "Black-box tests on PostgreSQL ${suite#blackbox-}" blackbox_on "${suite#blackbox-}" ;;
   compile-*) step "The extension compiles for PostgreSQL ${suite#compile-}" compile_for "${suite#compile-}" ;;
+  package-*) step "The package for PostgreSQL ${suite#package-}" package_on "${suite#package-}" ;;
   smoke-*) step "The main job on PostgreSQL ${suite#smoke-}" blackbox_on "${suite#smoke-}" "${SMOKE[@]}" ;;
   *) die "no such suite: $suite" ;;
   esac
