@@ -77,7 +77,7 @@ db_on() {
 
 # What differs between majors: reading and writing tables without plans, the caches of other sessions, workers and
 # hooks, the catalog.
-SMOKE=(--test main_job --test register --test pull --test lifecycle --test upgrade)
+SMOKE=(--test main_job --test plans --test register --test pull --test lifecycle --test upgrade)
 
 # blackbox_on MAJOR [TEST...]: the suite of the project's own harness, or a part of it, against a tree that has the
 # extension with its fault points.
