@@ -6,6 +6,7 @@ use super::journal;
 use super::{fence, rows};
 use crate::pg::spi::{Arg, Connection, Row};
 use crate::relay::counters::{self, Counter};
+use crate::relay::flights;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::Deadline;
@@ -82,6 +83,8 @@ pub struct Batch {
     requests: Vec<(String, String, Option<i64>)>,
     answered_requests: Vec<(String, String)>,
     left_lanes: Vec<(String, String, String, String)>,
+    /// Attempts that ended: where, and whether they were repeats.
+    landed: Vec<(String, bool)>,
 }
 
 impl Batch {
@@ -102,6 +105,7 @@ impl Batch {
             requests: Vec::new(),
             answered_requests: Vec::new(),
             left_lanes: Vec::new(),
+            landed: Vec::new(),
         }
     }
 
@@ -134,6 +138,9 @@ impl Batch {
     ) -> Result<Transition, LedgerError> {
         let transition = next(&command.state(approval), &event)?;
         let from = command.live.status;
+        if transition.transition && from == Status::Dispatched && transition.to != Status::Dispatched {
+            self.landed.push((destination.to_owned(), command.live.counted > 1));
+        }
         self.journal(command, from, &transition, change.detail.as_ref())?;
         self.case(command, &transition, &change);
         let live = &mut command.live;
@@ -377,6 +384,9 @@ impl Batch {
         for (tenant, destination, lane, key) in &self.left_lanes {
             rows::LEAVE_LANE
                 .execute(connection, &[Arg::Text(tenant), Arg::Text(destination), Arg::Text(lane), Arg::Text(key)])?;
+        }
+        for (destination, repeat) in &self.landed {
+            flights::landed(self.identity, destination, *repeat);
         }
         Ok(())
     }

@@ -145,11 +145,11 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
         require_pull(connection, destination)?;
         let fence = fence::require_open(connection)?;
         // Leases that ran out give their places back. Only if there is one: looking costs a statement.
-        let mut room = room::enter(connection, destination)?;
+        let mut room = room::enter(connection, destination, max)?;
         let mut swept = Swept::default();
         if room.first_lease_us.is_some_and(|expires_us| expires_us <= datum::now_us()) {
             swept = sweep::expired_leases(connection, Some(destination), None, SWEEP_ON_CLAIM)?;
-            room = room::room(connection, destination)?;
+            room = room::room(connection, destination, max)?;
         }
         let request = Claim {
             destination,
@@ -161,6 +161,7 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             command_types: command_types.as_deref(),
         };
         let claims = claim_carefully(caller, connection, fence, &request, &room)?;
+        room.used_by(claims.claimed.iter().map(|one| &one.command));
         if swept.changed > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();

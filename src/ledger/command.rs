@@ -3,6 +3,7 @@
 //! The live state (status, attempt, flags, journal head) stands in the outbox row while there is one, in the command
 //! row otherwise; [`Live`] is that state wherever it stands.
 
+use super::due::Due;
 use super::store;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Row, Statement, TEXT};
@@ -315,13 +316,13 @@ pub fn read_fresh(connection: &Connection, tenant: &str, key: &str) -> Result<Op
 pub type WithParams = (Command, Option<Datum>);
 
 /// Reads queued commands whose outbox rows the caller holds; each with its params (none if they were taken away).
-pub fn read_queued(connection: &Connection, keys: &[(String, String)]) -> Result<Vec<WithParams>, LedgerError> {
+pub fn read_queued(connection: &Connection, due: &[Due]) -> Result<Vec<WithParams>, LedgerError> {
     if transaction::is_read_committed()
-        && let Some(found) = store::find_queued(keys)
+        && let Some(found) = store::find_queued(due)
     {
         return found;
     }
-    let (tenants, keys): (Vec<String>, Vec<String>) = keys.iter().cloned().unzip();
+    let (tenants, keys): (Vec<String>, Vec<String>) = due.iter().map(|d| (d.tenant.clone(), d.key.clone())).unzip();
     let rows = READ_MANY.run(connection, &[Arg::Texts(&tenants), Arg::Texts(&keys)], 0)?;
     rows.iter().map(|row| Ok((joined(&row)?, row.datum(COMMAND_COLUMNS + OUTBOX_COLUMNS)))).collect()
 }

@@ -4,12 +4,12 @@
 use super::batch::Batch;
 use super::catalog::Operation;
 use super::command::{self, Command, Lease};
+use super::due::{self, Due, Wanted};
 use super::judge::judge;
 use super::room::{self, Room};
-use super::{fence, settle};
 use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::{Level, log};
-use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
+use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::Fence;
@@ -18,32 +18,6 @@ use command_ledger_domain::request::RenderedRequest;
 use command_ledger_domain::status::Status;
 use pgrx::pg_sys::Datum;
 use std::rc::Rc;
-
-static CANDIDATES: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT, TIME, BIGINT, BOOL, TEXTS, TEXTS, INT],
-    "SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o \
-      WHERE o.destination = $1 AND o.due_at <= $2 AND o.lease_token IS NULL AND o.ledger_identity = $3 \
-        AND (o.counted_attempts > 0) = $4 \
-        AND ($5 IS NULL OR o.tenant = ANY ($5)) \
-        AND ($6 IS NULL OR EXISTS (SELECT 1 FROM command_ledger.command c \
-             WHERE c.tenant = o.tenant AND c.idempotency_key = o.idempotency_key AND c.command_type = ANY ($6))) \
-        AND (o.ordering_key IS NULL OR o.idempotency_key = \
-             (SELECT l.idempotency_key FROM command_ledger.lane l \
-               WHERE l.tenant = o.tenant AND l.destination = o.destination AND l.ordering_key = o.ordering_key \
-               ORDER BY l.place LIMIT 1)) \
-      ORDER BY o.due_at LIMIT $7 FOR NO KEY UPDATE OF o SKIP LOCKED",
-);
-
-static ONE_CANDIDATE: Statement = Statement::new(
-    Mode::Fresh,
-    &[TEXT, TEXT],
-    "SELECT o.ordering_key IS NULL OR o.idempotency_key = \
-             (SELECT l.idempotency_key FROM command_ledger.lane l \
-               WHERE l.tenant = o.tenant AND l.destination = o.destination AND l.ordering_key = o.ordering_key \
-               ORDER BY l.place LIMIT 1) \
-       FROM command_ledger.outbox o WHERE o.tenant = $1 AND o.idempotency_key = $2 FOR NO KEY UPDATE OF o SKIP LOCKED",
-);
 
 /// A command that cannot be claimed is looked at again after this time.
 const PUT_OFF_US: i64 = 60_000_000;
@@ -110,7 +84,7 @@ fn claim_keys(
     mut batch: Batch,
     fence: Fence,
     request: &Claim,
-    keys: &[(String, String)],
+    keys: &[Due],
 ) -> Result<Claims, LedgerError> {
     let claimed = judge_all(connection, &mut batch, fence, request, keys)?;
     let (any, others) = (!batch.is_empty(), batch.len() > claimed.len());
@@ -130,7 +104,7 @@ pub fn claim_each(
     let mut all = Claims { claimed: Vec::new(), any: false, others: false };
     let now_us = batch().now_us();
     for key in candidates(connection, now_us, request, room)? {
-        let (tenant, name) = key.clone();
+        let (tenant, name) = (key.tenant.clone(), key.key.clone());
         let alone = nested(|| claim_keys(connection, batch(), fence, request, &[key]));
         match alone {
             Ok(Claims { claimed, any, others }) => {
@@ -152,40 +126,16 @@ pub fn claim_each(
 }
 
 /// Locks what is due and has room, in the order in which it is to be sent.
-fn candidates(
-    connection: &Connection,
-    now_us: i64,
-    claim: &Claim,
-    room: &Room,
-) -> Result<Vec<(String, String)>, LedgerError> {
-    let wanted = i64::from(claim.max.max(0)).min(room.all);
-    if wanted == 0 {
-        return Ok(Vec::new());
-    }
-    let identity = fence::identity();
-    let mut keys = Vec::new();
-    // First attempts come first: repeats never crowd them out.
-    for (repeats, limit) in [(false, wanted), (true, wanted.min(room.repeats))] {
-        let limit = limit.min(wanted - i64::try_from(keys.len()).unwrap_or(0));
-        if limit <= 0 {
-            continue;
-        }
-        let rows = CANDIDATES.run(
-            connection,
-            &[
-                Arg::Text(claim.destination),
-                Arg::Time(now_us),
-                Arg::Big(fence::identity_tag(identity)),
-                Arg::Bool(repeats),
-                Arg::or_null(claim.tenants, Arg::Texts),
-                Arg::or_null(claim.command_types, Arg::Texts),
-                Arg::Int(i32::try_from(limit).unwrap_or(i32::MAX)),
-            ],
-            limit,
-        )?;
-        keys.extend(rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1))));
-    }
-    Ok(keys)
+fn candidates(connection: &Connection, now_us: i64, claim: &Claim, room: &Room) -> Result<Vec<Due>, LedgerError> {
+    let wanted = Wanted {
+        destination: claim.destination,
+        now_us,
+        tenants: claim.tenants,
+        command_types: claim.command_types,
+        all: usize::try_from(i64::from(claim.max).min(room.all)).unwrap_or(0),
+        repeats: usize::try_from(room.repeats).unwrap_or(0),
+    };
+    if wanted.all == 0 { Ok(Vec::new()) } else { due::hold(connection, &wanted) }
 }
 
 fn judge_all(
@@ -193,7 +143,7 @@ fn judge_all(
     batch: &mut Batch,
     fence: Fence,
     claim: &Claim,
-    keys: &[(String, String)],
+    keys: &[Due],
 ) -> Result<Vec<Claimed>, LedgerError> {
     if keys.is_empty() {
         return Ok(Vec::new());
@@ -222,17 +172,28 @@ pub fn claim_one(
     request: &Claim,
     seen: &Command,
 ) -> Result<Option<Claimed>, LedgerError> {
-    let room = room::enter(connection, request.destination)?;
-    let args = [Arg::Text(&seen.tenant), Arg::Text(&seen.key)];
-    if room.all == 0 || !ONE_CANDIDATE.first(connection, &args)?.is_some_and(|r| r.bool(0)) {
-        return Ok(None);
-    }
-    let Some(command) = command::read_fresh(connection, &seen.tenant, &seen.key)? else { return Ok(None) };
+    let room = room::enter(connection, request.destination, 1)?;
+    let claimed = if room.all > 0 { claim_in(connection, batch, fence, request, seen, &room)? } else { None };
+    room.used_by(claimed.iter().map(|one| &one.command));
+    Ok(claimed)
+}
+
+fn claim_in(
+    connection: &Connection,
+    batch: &mut Batch,
+    fence: Fence,
+    request: &Claim,
+    seen: &Command,
+    room: &Room,
+) -> Result<Option<Claimed>, LedgerError> {
+    let Some(due) = due::hold_one(connection, request.destination, &seen.tenant, &seen.key)? else { return Ok(None) };
+    let Some((command, Some(params))) = command::read_queued(connection, &[due])?.pop() else { return Ok(None) };
     let due = command.queued.as_ref().is_some_and(|q| q.due_us <= batch.now_us());
     let has_room = command.live.counted == 0 || room.repeats > 0;
     if command.live.status != Status::Approved || !due || !has_room || command.params_hash != seen.params_hash {
         return Ok(None);
     }
-    let Some(params) = settle::params_of(connection, &command)? else { return Ok(None) };
+    // SAFETY: the statement selects jsonb in this column.
+    let params = unsafe { JsonbArg::new(params) }.tree()?.into_owned();
     judge(connection, batch, fence, request, command, params)
 }

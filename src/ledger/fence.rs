@@ -5,6 +5,7 @@ use super::command::Command;
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::report::defect;
+use crate::pg::scan::only_row;
 use crate::pg::spi::{Arg, BIGINT, Connection, INT, Mode, OID, Statement, TEXT, TIME};
 use crate::pg::transaction::require_writable;
 use crate::pg::watch;
@@ -15,6 +16,9 @@ use command_ledger_domain::status::Status;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
+
+/// The columns that say which ledger it is, after the one that keeps it to one row.
+const FENCE: &[&str] = &["only_row", "system_identifier", "database_oid", "extension_oid", "timeline", "control_inode"];
 
 static RECORDED: Statement = Statement::new(
     Mode::Fresh,
@@ -113,16 +117,20 @@ fn tag(bytes: &[u8]) -> i64 {
 
 /// What is recorded, if anything.
 pub fn recorded(connection: &Connection) -> Result<Option<(Identity, Place)>, LedgerError> {
-    Ok(RECORDED.first(connection, &[])?.map(|row| {
+    let (row, first) = match only_row(c"relay_fence", FENCE) {
+        Some(row) => (row, 1),
+        None => (RECORDED.first(connection, &[])?, 0),
+    };
+    Ok(row.map(|row| {
         (
             Identity {
-                system_identifier: row.big(0).unwrap_or(0).cast_unsigned(),
-                database_oid: row.oid(1).map_or(0, |o| o.to_u32()),
-                extension_oid: row.oid(2).map_or(0, |o| o.to_u32()),
+                system_identifier: row.big(first).unwrap_or(0).cast_unsigned(),
+                database_oid: row.oid(first + 1).map_or(0, |o| o.to_u32()),
+                extension_oid: row.oid(first + 2).map_or(0, |o| o.to_u32()),
             },
             Place {
-                timeline: row.int(3).unwrap_or(0).cast_unsigned(),
-                control_inode: row.big(4).unwrap_or(0).cast_unsigned(),
+                timeline: row.int(first + 3).unwrap_or(0).cast_unsigned(),
+                control_inode: row.big(first + 4).unwrap_or(0).cast_unsigned(),
             },
         )
     }))

@@ -16,6 +16,7 @@ pub mod claim;
 pub mod command;
 pub mod define;
 pub mod dispatch;
+pub mod due;
 pub mod evidence;
 pub mod explain;
 pub mod fence;

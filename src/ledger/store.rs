@@ -3,6 +3,7 @@
 //! caller then uses its statement.
 
 use super::command::{Command, HeldRows, Lease, Live, Queued, WithParams};
+use super::due::Due;
 use super::journal;
 use super::register::NewRow;
 use super::rows::AtRest;
@@ -20,19 +21,19 @@ use std::rc::Rc;
 /// Declares a table: its columns in their order, and an enum of their places.
 macro_rules! columns {
     ($list:ident, $place:ident: $($column:ident),* $(,)?) => {
-        const $list: &[&str] = &[$(stringify!($column)),*];
+        pub(super) const $list: &[&str] = &[$(stringify!($column)),*];
         #[allow(non_camel_case_types, dead_code, reason = "the columns' own names; not all are read here")]
         #[derive(Clone, Copy)]
-        enum $place { $($column),* }
+        pub(super) enum $place { $($column),* }
     };
 }
 
 columns!(COMMAND, C:
-    tenant, idempotency_key, registered_at, updated_at, not_before, deadline, first_sent_at, redacted_at,
-    lookalike_until, retain_until, retain_ms, status, error, type_version, attempt, counted_attempts, journal_seq,
-    hash_version, approvals_required, maybe_sent, deadline_relative, command_type, params_hash, intent_hash,
-    journal_head, request_digest, proposer, params, run_id, step_id, workflow_version, ordering_key, refs, proposal,
-    destination_record_id, result, error_message, open_case,
+    tenant, idempotency_key, updated_at, first_sent_at, redacted_at, retain_until, status, error, attempt,
+    counted_attempts, journal_seq, maybe_sent, journal_head, request_digest, destination_record_id, result,
+    error_message, open_case, registered_at, not_before, deadline, lookalike_until, retain_ms, type_version,
+    hash_version, approvals_required, deadline_relative, command_type, params_hash, intent_hash, proposer, params,
+    run_id, step_id, workflow_version, ordering_key, refs, proposal,
 );
 
 columns!(OUTBOX, O:
@@ -47,7 +48,7 @@ columns!(EVENT, E:
 );
 
 const COMMAND_TABLE: &CStr = c"command";
-const OUTBOX_TABLE: &CStr = c"outbox";
+pub(super) const OUTBOX_TABLE: &CStr = c"outbox";
 const EVENT_TABLE: &CStr = c"command_event";
 
 fn text(value: &str) -> Option<Datum> {
@@ -145,13 +146,13 @@ fn overlay(command: &mut Command, row: Row) -> Result<(), LedgerError> {
 }
 
 /// The two tables that a command stands in.
-struct Tables {
-    commands: Table,
-    outbox: Table,
+pub(super) struct Tables {
+    pub commands: Table,
+    pub outbox: Table,
 }
 
 impl Tables {
-    fn open() -> Option<Self> {
+    pub fn open() -> Option<Self> {
         let commands = Table::open(COMMAND_TABLE, COMMAND)?;
         let Some(outbox) = Table::open(OUTBOX_TABLE, OUTBOX) else {
             commands.close();
@@ -160,7 +161,7 @@ impl Tables {
         Some(Self { commands, outbox })
     }
 
-    fn close(self) {
+    pub fn close(self) {
         self.outbox.close();
         self.commands.close();
     }
@@ -196,11 +197,22 @@ pub fn find(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerErr
 }
 
 /// Queued commands whose outbox rows the caller holds, each with its params (none if they were taken away).
-pub fn find_queued(keys: &[(String, String)]) -> Option<Result<Vec<WithParams>, LedgerError>> {
+pub fn find_queued(due: &[Due]) -> Option<Result<Vec<WithParams>, LedgerError>> {
     let tables = Tables::open()?;
     let snapshot = Snapshot::latest();
-    let found = keys.iter().filter_map(|(tenant, key)| tables.find(tenant, key, &snapshot).transpose());
-    let found = found.map(|found| found.map(|(command, row)| (command, row.datum(C::params as usize)))).collect();
+    let (mut records, mut queue) = (tables.commands.by_key(&snapshot), tables.outbox.by_key(&snapshot));
+    let mut found = |due: &Due| {
+        let key = [datum::text(&due.tenant), datum::text(&due.key)];
+        let Some(record) = records.find(key) else { return Ok(None) };
+        let mut command = command_of(&record)?;
+        if let Some(row) = due.row.clone().or_else(|| queue.find(key)) {
+            overlay(&mut command, row)?;
+        }
+        Ok(Some((command, record.datum(C::params as usize))))
+    };
+    let found = due.iter().filter_map(|due| found(due).transpose()).collect();
+    records.end();
+    queue.end();
     snapshot.release();
     tables.close();
     Some(found)

@@ -15,6 +15,7 @@ pub mod qualify;
 pub mod report;
 pub mod role;
 pub mod row;
+pub mod scan;
 pub mod spi;
 pub mod table;
 pub mod transaction;

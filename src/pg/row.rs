@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// Where the tuple stands in its table.
-    pub(super) fn place(&self) -> pg_sys::ItemPointerData {
+    pub fn place(&self) -> pg_sys::ItemPointerData {
         self.place
     }
 

@@ -19,11 +19,11 @@ const GUARD_TRIGGERS: i32 = 2;
 
 /// An opened table. It is closed by the end of the transaction at the latest.
 pub struct Table {
-    relation: pg_sys::Relation,
+    pub(super) relation: pg_sys::Relation,
 }
 
 /// What is committed at one moment, and what this transaction changed before.
-pub struct Snapshot(pg_sys::Snapshot);
+pub struct Snapshot(pub(super) pg_sys::Snapshot);
 
 impl Snapshot {
     /// The state of now, whatever the isolation level.
@@ -37,6 +37,19 @@ impl Snapshot {
         // SAFETY: registered by `latest`.
         unsafe { pg_sys::UnregisterSnapshot(self.0) };
     }
+}
+
+/// Where a row stands in its table.
+pub type Place = pg_sys::ItemPointerData;
+
+/// What became of a row that was to be locked.
+pub enum Held {
+    /// Locked: its last version, and whether that is another one than was found.
+    Row { row: Row, changed: bool },
+    /// Deleted since.
+    Gone,
+    /// Another session holds it.
+    ByOthers,
 }
 
 /// What became of an insert.
@@ -72,20 +85,12 @@ impl Table {
         // SAFETY: reads the relation's descriptor while it is open.
         unsafe {
             let relation = &*self.relation;
-            let (class, descriptor) = (&*relation.rd_rel, relation.rd_att);
-            let triggers = relation.trigdesc;
-            class.relkind == pg_sys::RELKIND_RELATION as std::ffi::c_char
-                && !class.relispartition
-                && !class.relforcerowsecurity
-                && relation.rd_tableam == pg_sys::GetHeapamTableAmRoutine()
+            let (descriptor, triggers) = (relation.rd_att, relation.trigdesc);
+            begins_with(self.relation, columns)
+                && usize::try_from((*descriptor).natts) == Ok(columns.len())
                 && relation.rd_rules.is_null()
                 && (!triggers.is_null() && (*triggers).numtriggers == GUARD_TRIGGERS)
                 && ((*descriptor).constr.is_null() || (*(*descriptor).constr).num_check == 0)
-                && usize::try_from((*descriptor).natts) == Ok(columns.len())
-                && columns.iter().enumerate().all(|(i, name)| {
-                    let attribute = attribute(descriptor, i);
-                    CStr::from_ptr((*attribute).attname.data.as_ptr()).to_bytes() == name.as_bytes()
-                })
         }
     }
 
@@ -100,47 +105,27 @@ impl Table {
         enum_datum(self.column_type(column), label)
     }
 
-    /// Finds the row with this primary key.
-    pub fn find(&self, key: [Datum; 2], snapshot: &Snapshot) -> Option<Row> {
-        // SAFETY: the primary key of these tables is two text columns of collation C; everything that is opened here is
-        // closed before the row is handed out, which is a copy.
-        unsafe {
-            let relation = self.relation;
-            let index = pg_sys::index_open(primary_key(relation), pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-            let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-            for (i, (entry, value)) in keys.iter_mut().zip(key).enumerate() {
-                pg_sys::ScanKeyEntryInitialize(
-                    entry,
-                    0,
-                    i as pg_sys::AttrNumber + 1,
-                    pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
-                    Oid::INVALID,
-                    pg_sys::C_COLLATION_OID,
-                    pg_sys::F_TEXTEQ.into(),
-                    value,
-                );
-            }
-            let scan = begin_scan(relation, index, snapshot.0);
-            pg_sys::index_rescan(scan, keys.as_mut_ptr(), 2, std::ptr::null_mut(), 0);
-            let slot = pg_sys::table_slot_create(relation, std::ptr::null_mut());
-            let found = pg_sys::index_getnext_slot(scan, pg_sys::ScanDirection::ForwardScanDirection, slot);
-            let row = found.then(|| {
-                let mut free = false;
-                let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free));
-                Row::of(tuple, (*relation).rd_att)
-            });
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::index_endscan(scan);
-            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
-            row
-        }
-    }
-
     /// Locks a row that was found, as SELECT … FOR NO KEY UPDATE does: waits for whoever holds it, and answers its last
     /// version; `None` if it is gone.
     pub fn lock(&self, found: &Row, snapshot: &Snapshot) -> Result<Option<Row>, LedgerError> {
+        match self.locked(found.place(), snapshot, pg_sys::LockWaitPolicy::LockWaitBlock)? {
+            Held::Row { row, .. } => Ok(Some(row)),
+            Held::Gone | Held::ByOthers => Ok(None),
+        }
+    }
+
+    /// The same with SKIP LOCKED: does not wait.
+    pub fn try_lock(&self, place: Place, snapshot: &Snapshot) -> Result<Held, LedgerError> {
+        self.locked(place, snapshot, pg_sys::LockWaitPolicy::LockWaitSkip)
+    }
+
+    fn locked(
+        &self,
+        mut place: Place,
+        snapshot: &Snapshot,
+        wait: pg_sys::LockWaitPolicy::Type,
+    ) -> Result<Held, LedgerError> {
         require_writable()?;
-        let mut place = found.place();
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the place is that of a tuple of this table; the row is copied before the slot is dropped.
         unsafe {
@@ -152,21 +137,22 @@ impl Table {
                 slot,
                 pg_sys::GetCurrentCommandId(true),
                 pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
-                pg_sys::LockWaitPolicy::LockWaitBlock,
+                wait,
                 pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8,
                 &mut failure,
             );
-            let row = match outcome {
+            let held = match outcome {
                 pg_sys::TM_Result::TM_Ok => {
                     let mut free = false;
                     let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free));
-                    Ok(Some(Row::of(tuple, (*self.relation).rd_att)))
+                    Ok(Held::Row { row: Row::of(tuple, (*self.relation).rd_att), changed: failure.traversed })
                 }
-                pg_sys::TM_Result::TM_Deleted => Ok(None),
+                pg_sys::TM_Result::TM_Deleted => Ok(Held::Gone),
+                pg_sys::TM_Result::TM_WouldBlock => Ok(Held::ByOthers),
                 other => Err(defect(format!("a row could not be locked ({other})"))),
             };
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            row
+            held
         }
     }
 
@@ -386,44 +372,36 @@ impl Target {
     }
 }
 
+/// Whether it is an ordinary heap whose first columns are these.
+///
+/// # Safety
+/// The relation is open.
+pub(super) unsafe fn begins_with(relation: pg_sys::Relation, columns: &[&str]) -> bool {
+    // SAFETY: by contract.
+    unsafe {
+        let (class, descriptor) = (&*(*relation).rd_rel, (*relation).rd_att);
+        class.relkind == pg_sys::RELKIND_RELATION as std::ffi::c_char
+            && !class.relispartition
+            && !class.relforcerowsecurity
+            && (*relation).rd_tableam == pg_sys::GetHeapamTableAmRoutine()
+            && usize::try_from((*descriptor).natts).is_ok_and(|there| there >= columns.len())
+            && columns.iter().enumerate().all(|(i, name)| {
+                let attribute = attribute(descriptor, i);
+                CStr::from_ptr((*attribute).attname.data.as_ptr()).to_bytes() == name.as_bytes()
+            })
+    }
+}
+
 /// A column's description.
 ///
 /// # Safety
 /// The descriptor has this column.
-unsafe fn attribute(descriptor: pg_sys::TupleDesc, column: usize) -> *const pg_sys::FormData_pg_attribute {
+pub(super) unsafe fn attribute(descriptor: pg_sys::TupleDesc, column: usize) -> *const pg_sys::FormData_pg_attribute {
     // SAFETY: by contract.
     unsafe {
         #[cfg(not(feature = "pg18"))]
         return (*descriptor).attrs.as_ptr().add(column);
         #[cfg(feature = "pg18")]
         return pg_sys::TupleDescAttr(descriptor, i32::try_from(column).unwrap_or(0));
-    }
-}
-
-/// The index of the primary key.
-///
-/// # Safety
-/// The relation is open.
-unsafe fn primary_key(relation: pg_sys::Relation) -> Oid {
-    // SAFETY: by contract.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        return pg_sys::RelationGetPrimaryKeyIndex(relation);
-        #[cfg(feature = "pg18")]
-        return pg_sys::RelationGetPrimaryKeyIndex(relation, false);
-    }
-}
-
-unsafe fn begin_scan(
-    relation: pg_sys::Relation,
-    index: pg_sys::Relation,
-    snapshot: pg_sys::Snapshot,
-) -> pg_sys::IndexScanDesc {
-    // SAFETY: all three are open and registered by the caller.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        return pg_sys::index_beginscan(relation, index, snapshot, 2, 0);
-        #[cfg(feature = "pg18")]
-        return pg_sys::index_beginscan(relation, index, snapshot, std::ptr::null_mut(), 2, 0);
     }
 }

@@ -121,12 +121,13 @@ fn claim(
         tenants: None,
         command_types: None,
     };
-    let places = room::enter(connection, destination)?;
+    let places = room::enter(connection, destination, claim.max)?;
     let Claims { mut claimed, any, .. } = if together {
         dispatch::claim_together(connection, sends::batch(), fence, &claim, &places)?
     } else {
         dispatch::claim_each(connection, sends::batch, fence, &claim, &places)?
     };
+    places.used_by(claimed.iter().map(|one| &one.command));
     if claimed.iter().any(|one| !matches!(one.operation.effective.transport, Transport::Function { .. })) {
         // Defined anew since its config was read: nothing is claimed, the next look sees it as it is.
         return Err(LedgerError::new(Code::Internal, "the destination calls no function any more"));

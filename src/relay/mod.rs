@@ -29,6 +29,7 @@ pub mod control;
 pub mod counters;
 pub mod cycle;
 pub mod desk;
+pub mod flights;
 pub mod functions;
 pub mod handler;
 pub mod health;

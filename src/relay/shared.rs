@@ -1,5 +1,6 @@
 //! Shared memory: one slot per database with a ledger, and how to reach the launcher. Plain atomics, no pointers; what
-//! is in here is a hint for speed and for health(), never the truth about a command.
+//! is in here is a hint for speed and for health(), never the truth about a command (see `flights` for the one number
+//! that decides something).
 //!
 //! | field of a slot | written by | meaning |
 //! |---|---|---|
@@ -185,6 +186,8 @@ pub struct Shared {
     pub slots: [Slot; SLOTS],
     /// What the relays know of their destinations' rates and breakers; zeros are free places.
     pub held: [super::throttles::Place; super::throttles::PLACES],
+    /// Attempts in flight at their destinations; zeros are free places.
+    pub flights: [super::flights::Place; super::flights::PLACES],
 }
 
 /// Where the segment is mapped in this process. Set in the postmaster, inherited by every child.

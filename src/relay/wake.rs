@@ -1,13 +1,13 @@
-//! Telling the relay at COMMIT that there is work. Two raw callbacks per backend, which read a flag, store atomics and
-//! set a latch. They cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is made up for by
-//! the sweep.
+//! Telling the relay at COMMIT that there is work. Raw callbacks, one of each kind per backend: they read flags, store
+//! atomics and set a latch. They cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is
+//! made up for by the sweep.
 //!
 //! The transaction's own callback comes too early: the server tells other sessions afterwards what their caches may no
 //! longer believe. A relay that is quicker than that would look at the definitions, or at the extension, of before, and
 //! go to sleep over them. So the relay is told when the transaction's locks are released, which is after that.
 
-use super::{hooks, shared};
-use pgrx::pg_sys::{self, ResourceReleasePhase, XactEvent};
+use super::{flights, hooks, shared};
+use pgrx::pg_sys::{self, ResourceReleasePhase, SubXactEvent, XactEvent};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Wake the relay of this session's database.
@@ -32,6 +32,7 @@ pub fn register() {
     // SAFETY: the lists of callbacks live for the process and are inherited by the postmaster's children.
     unsafe {
         pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(at_end_of_part), std::ptr::null_mut());
         pg_sys::RegisterResourceReleaseCallback(Some(at_release), std::ptr::null_mut());
     }
 }
@@ -109,12 +110,31 @@ unsafe extern "C-unwind" fn at_release(
 /// nothing in it that can raise one.
 unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
-        XactEvent::XACT_EVENT_COMMIT => COMMITTED.store(true, SeqCst),
+        XactEvent::XACT_EVENT_COMMIT => {
+            flights::at_commit();
+            COMMITTED.store(true, SeqCst);
+        }
         XactEvent::XACT_EVENT_ABORT => {
+            flights::at_abort();
             forget();
             hooks::let_go();
         }
-        XactEvent::XACT_EVENT_PREPARE => forget(),
+        XactEvent::XACT_EVENT_PREPARE => {
+            flights::forget_ends();
+            forget();
+        }
         _ => {}
+    }
+}
+
+/// As [`at_end`], for subtransactions.
+unsafe extern "C-unwind" fn at_end_of_part(
+    event: SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut std::ffi::c_void,
+) {
+    if event == SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        flights::forget_ends();
     }
 }

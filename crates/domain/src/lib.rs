@@ -9,6 +9,7 @@ pub mod config;
 pub mod error;
 pub mod fence;
 pub mod hash;
+pub mod inflight;
 pub mod json;
 pub mod key;
 pub mod lookup;
