@@ -5,7 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all torture lint audit bench peers install package clean distclean
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all test-package torture lint audit bench peers \
+	install package clean distclean
 
 help: ## this list
 	@echo 'make TARGET, one of:'
@@ -18,8 +19,8 @@ setup: ## install what is missing: PostgreSQL 15, its headers, cargo-pgrx (Debia
 demo: ## see it work: a throwaway server, a destination that loses answers, and what the ledger says
 	@scripts/demo.sh
 
-test: ## everything below, on PostgreSQL 15; the last line is the total
-	@scripts/test.sh lint pure db blackbox
+test: ## everything below, on PostgreSQL 15, and the main job on 18; the last line is the total
+	@scripts/test.sh lint pure db blackbox smoke-18
 
 lint: ## format, clippy, shell scripts, SQL, licences of dependencies
 	@scripts/test.sh lint
@@ -33,8 +34,8 @@ test-db: ## tests inside a backend
 test-blackbox: ## throwaway clusters, many sessions, kill -9
 	@scripts/test.sh blackbox
 
-test-all: ## 'make test', then the black-box suite on PostgreSQL 16 and 18
-	@scripts/test.sh lint pure db blackbox blackbox-16 blackbox-18
+test-all: ## 'make test' with everything on PostgreSQL 16 and 18 too, and 17 compiled
+	@scripts/test.sh lint pure db blackbox db-16 blackbox-16 compile-17 db-18 blackbox-18
 
 torture: ## kills, lies and lost answers against a real cluster, then a checker: make torture SEED=7 MINUTES=60
 	@scripts/torture.sh "$(SEED)" "$(MINUTES)"
@@ -50,6 +51,9 @@ peers: ## real systems (a payment mock, PocketBase, LangGraph, NATS, Tryton) tha
 
 install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh "$(PG_CONFIG)"
+
+test-package: ## build the package, unpack it into a clean server, do the main job with it (a release build: minutes)
+	@scripts/test.sh package-15
 
 package: ## Debian packages and their checksums, in dist/
 	@scripts/package.sh

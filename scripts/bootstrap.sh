@@ -82,11 +82,4 @@ if ! cargo_pgrx_is_right; then
 fi
 [ "$mode" != --tools-only ] || exit 0
 
-# The tree that 'cargo pgrx test' installs into, and whose headers every build for this major reads. The file is only
-# written when it has to change: cargo rebuilds PostgreSQL's bindings when it is newer than them.
-unit_bin=$("$ROOT/scripts/pg_tree.sh" "$PG_MAJOR" unit)
-if ! grep -qsF "pg$PG_MAJOR = \"$unit_bin/pg_config\"" "$PGRX_HOME/config.toml"; then
-  mkdir -p "$PGRX_HOME"
-  cargo pgrx init --no-run "--pg$PG_MAJOR" "$unit_bin/pg_config" >"$STATE/log/pgrx-init.log" 2>&1 ||
-    die "cargo pgrx init failed: $(tail -n 3 "$STATE/log/pgrx-init.log")"
-fi
+build_for "$PG_MAJOR"

@@ -8,16 +8,16 @@
 major=$1 name=$2 profile=$3
 shift 3
 
-if [ "$major" = "$PG_MAJOR" ]; then
-  bin=$("$ROOT/scripts/pg_tree.sh" "$major" "$name")
-else
-  bin=$("$ROOT/scripts/pg_wheel.sh" "$major")
-  # The default major is read from cargo-pgrx' configuration, the others from here.
-  export PGRX_PG_CONFIG_PATH=$bin/pg_config
-fi
+build_for "$major"
+bin=$(private_tree "$major" "$name")
 
 cd "$ROOT"
 [ "$profile" != dev ] || share_test_dependencies
+extension=$("$bin/pg_config" --sharedir)/extension
+# What an earlier version left would be linted and tested.
+rm -f "$extension"/command_ledger--*.sql
 cargo pgrx install --pg-config "$bin/pg_config" --profile "$profile" \
   --no-default-features --features "pg$major $*" >&2
+# Only private trees get these: the suite creates older versions and updates them.
+cp sql/frozen/command_ledger--*.sql "$extension/"
 echo "$bin"

@@ -95,5 +95,32 @@ as_server() (
 
 tree_root() { echo "$STATE/pg/$1-$2"; }
 tree_bin() { echo "$STATE/pg/$1-$2/usr/lib/postgresql/$1/bin"; }
+
+# private_tree MAJOR NAME: the bin directory of a private server, made if it is not there.
+private_tree() {
+  if [ "$1" = "$PG_MAJOR" ]; then
+    "$ROOT/scripts/pg_tree.sh" "$1" "$2"
+  else
+    "$ROOT/scripts/pg_wheel.sh" "$1" "$2"
+  fi
+}
+
 # cargo-pgrx keeps its configuration here, not in the home directory.
 export PGRX_HOME=$STATE/pgrx
+
+# build_for MAJOR: which headers every build reads from here on, and the tree that 'cargo pgrx test' installs into. Each
+# major has a configuration of its own, so that building for one does not outdate the bindings of another. The file is
+# only written when it has to change: cargo rebuilds PostgreSQL's bindings when it is newer than them.
+build_for() {
+  local bin
+  case $1 in
+  "$PG_MAJOR") PGRX_HOME=$STATE/pgrx ;;
+  *) PGRX_HOME=$STATE/pgrx-$1 ;;
+  esac
+  bin=$(private_tree "$1" unit)
+  if ! grep -qsF "pg$1 = \"$bin/pg_config\"" "$PGRX_HOME/config.toml"; then
+    mkdir -p "$PGRX_HOME"
+    cargo pgrx init --no-run "--pg$1" "$bin/pg_config" >"$STATE/log/pgrx-init.log" 2>&1 ||
+      die "cargo pgrx init failed: $(tail -n 3 "$STATE/log/pgrx-init.log")"
+  fi
+}

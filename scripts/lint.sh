@@ -8,8 +8,9 @@ shell_scripts() {
   local file
   for file in "${files[@]}"; do bash -n "$file"; done
   sh -n scripts/shim/sudo
+  sh -n scripts/shim/rustc-docsrs
   if command -v shellcheck >/dev/null; then
-    shellcheck -x -P SCRIPTDIR "${files[@]}" scripts/shim/sudo
+    shellcheck -x -P SCRIPTDIR "${files[@]}" scripts/shim/sudo scripts/shim/rustc-docsrs
   else
     note "shellcheck is not installed: only the syntax was checked"
   fi
@@ -32,16 +33,6 @@ python_files() {
   "$tools/ruff" format --no-cache --quiet --check peers examples
 }
 
-# A released script is never edited: installations have run it. See docs/upgrade.md.
-frozen_scripts() {
-  [ -d sql/frozen ] || { note "no version is frozen yet" && return; }
-  (cd sql/frozen && sha256sum --check --strict --quiet SHA256SUMS)
-  local file
-  for file in sql/frozen/*.sql; do
-    grep -qF "  ${file##*/}" sql/frozen/SHA256SUMS || die "$file stands in no SHA256SUMS"
-  done
-}
-
 # The suite runs them too, where promtool is there.
 alert_rules() {
   if command -v promtool >/dev/null; then
@@ -53,7 +44,7 @@ alert_rules() {
 
 step "Shell scripts" shell_scripts
 step "Python" python_files
-step "Frozen SQL" frozen_scripts
+step "Frozen SQL" scripts/frozen.sh
 step "Alert rules" alert_rules
 step "Format" cargo fmt --all --check
 step "Clippy: pure crates and suite" clippy_crates

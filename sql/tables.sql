@@ -216,11 +216,14 @@ CREATE TABLE command_ledger.reconciliation_case (
     lookup_token uuid,
     last_lookup jsonb,
     evidence jsonb,
+    assigned_at timestamptz,
     PRIMARY KEY (tenant, idempotency_key, seq))
     -- An open question changes with every lookup, and the queue is read through a small part of the table.
     WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE command_ledger.reconciliation_case IS
     'Open questions: commands whose outcome is not known, and late evidence that contradicts a final state. Closed by a lookup, by late evidence or by reconcile().';
+COMMENT ON COLUMN command_ledger.reconciliation_case.assigned_at IS
+    'Since when its owner works on it; NULL while nobody does.';
 CREATE INDEX reconciliation_case_open ON command_ledger.reconciliation_case (opened_at) WHERE closed_at IS NULL;
 CREATE INDEX reconciliation_case_lookup ON command_ledger.reconciliation_case (next_lookup_at)
     WHERE closed_at IS NULL AND next_lookup_at IS NOT NULL;

@@ -133,12 +133,19 @@ fn any_client_can_compute_the_params_hash_whatever_the_servers_version_and_the_d
     let canonical = r#"["command_ledger.v1","acme","task",{"B":1.5,"a":9007199254740993,"z":[100,null],"ä":"ß"}]"#;
     let expected: String = ledger.one("SELECT encode(sha256(convert_to($1, 'UTF8')), 'hex')", &[&canonical]);
     let params = r#"{"ä": "ß", "z": [1e2, null], "a": 9007199254740993, "B": 1.50, "note": "x"}"#;
-    let mut databases = vec!["LC_COLLATE 'C' LC_CTYPE 'C'", "LC_COLLATE 'C.UTF-8' LC_CTYPE 'C.UTF-8'"];
-    if ledger.one::<bool>("SELECT EXISTS (SELECT 1 FROM pg_collation WHERE collprovider = 'i')", &[]) {
-        databases.push("LOCALE_PROVIDER icu ICU_LOCALE 'sv'");
-    }
+    let databases = [
+        "LC_COLLATE 'C' LC_CTYPE 'C'",
+        "LC_COLLATE 'C.UTF-8' LC_CTYPE 'C.UTF-8'",
+        "LOCALE_PROVIDER icu ICU_LOCALE 'sv'",
+    ];
     for (i, locale) in databases.iter().enumerate() {
-        ledger.exec(&format!("CREATE DATABASE other{i} TEMPLATE template0 ENCODING 'UTF8' {locale}"));
+        match ledger.try_exec(&format!("CREATE DATABASE other{i} TEMPLATE template0 ENCODING 'UTF8' {locale}")) {
+            Err(e) if e.sqlstate == "0A000" && e.message.contains("ICU") => {
+                pg_test::skipped("a database with an ICU locale", "this server is built without ICU");
+                continue;
+            }
+            made => made.expect("made"),
+        }
         let mut other = cluster.ledger(&format!("other{i}"));
         pg_test::desk::define_desk(&mut other, json!({}));
         pg_test::desk::define_task(&mut other, json!({"immaterial": ["/note"]}));

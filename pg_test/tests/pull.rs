@@ -59,12 +59,10 @@ fn a_claim_as_the_first_of_several_statements_never_loses_its_checkpoint() {
 fn a_claim_in_a_pipeline_is_committed_before_anything_after_it() {
     let (cluster, mut ledger) = desk(json!({}));
     task(&mut ledger, "k");
-    let bench = std::path::PathBuf::from(std::env::var("LEDGER_PG_BIN").expect("LEDGER_PG_BIN")).join("pgbench");
     let run = |name: &str, script: &str| {
         let file = cluster.write_file(name, script);
-        let mut command = cluster.unprivileged_command(&bench);
-        command.args(["-n", "-t", "1", "-M", "extended", "-U", "postgres", "-h"]).arg(cluster.directory());
-        command.args(["-p", &cluster.port().to_string(), "-f"]).arg(file).arg("app");
+        let mut command = cluster.client_program("pgbench");
+        command.args(["-n", "-t", "1", "-M", "extended", "-f"]).arg(file).arg("app");
         let output = command.output().expect("pgbench runs");
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()

@@ -33,7 +33,8 @@ CREATE VIEW command_ledger.open_question AS
                     c.idempotency_key, coalesce(s.record_id, '…'), c.attempt, c.tenant)
                 ELSE pg_catalog.format('SELECT command_ledger.reconcile(%L, %L, expected_attempt => %s, tenant => %L);',
                     c.idempotency_key, s.finding, c.attempt, c.tenant)
-           END AS suggested_next_step
+           END AS suggested_next_step,
+           r.assigned_at
       FROM command_ledger.reconciliation_case r
       JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) r.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key
       CROSS JOIN LATERAL (
@@ -54,7 +55,7 @@ COMMENT ON VIEW command_ledger.open_question IS
 CREATE VIEW command_ledger.reconciliation_queue WITH (security_barrier) AS
     SELECT q.tenant, q.idempotency_key, q.command_type, q.destination, q.destination_key, q.status, q.reason,
            q.reason_in_words, q.opened_at, q.age, q.owner, q.attempt, q.maybe_sent, q.last_sent_at, q.last_lookup,
-           q.lookups_done, q.next_lookup_at, q.advice, q.suggested_next_step
+           q.lookups_done, q.next_lookup_at, q.advice, q.suggested_next_step, q.assigned_at
       FROM command_ledger.open_question q
      WHERE (SELECT command_ledger.may_read_all()) OR command_ledger.may_read(q.tenant, q.command_type);
 COMMENT ON VIEW command_ledger.reconciliation_queue IS
@@ -63,6 +64,8 @@ COMMENT ON COLUMN command_ledger.reconciliation_queue.destination_key IS
     'The key under which the destination knows the command, if it knows it: search for this one.';
 COMMENT ON COLUMN command_ledger.reconciliation_queue.reason IS 'Why the question is open, as a word for programs.';
 COMMENT ON COLUMN command_ledger.reconciliation_queue.owner IS 'Who works on it, see assign_case().';
+COMMENT ON COLUMN command_ledger.reconciliation_queue.assigned_at IS
+    'Since when its owner works on it: a question that somebody took long ago is as open as one that nobody took.';
 COMMENT ON COLUMN command_ledger.reconciliation_queue.attempt IS
     'Attempts started so far; reconcile() takes it as expected_attempt, so that a finding is never about a newer one.';
 COMMENT ON COLUMN command_ledger.reconciliation_queue.maybe_sent IS

@@ -29,7 +29,8 @@ static PARTS: Statement = Statement::new(
            WHERE a.tenant = c.tenant AND a.idempotency_key = c.idempotency_key), '[]'), \
        'cases', coalesce((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object( \
            'reason', r.reason, 'attempt', r.attempt, 'opened_at', r.opened_at, 'closed_at', r.closed_at, \
-           'closed_by', r.closed_by, 'finding', r.finding, 'owner', r.owner, 'lookups_done', r.lookups_done, \
+           'closed_by', r.closed_by, 'finding', r.finding, 'owner', r.owner, \
+           'assigned_at', pg_catalog.to_jsonb(r) -> 'assigned_at', 'lookups_done', r.lookups_done, \
            'next_lookup_at', r.next_lookup_at, 'last_lookup', r.last_lookup, 'evidence', r.evidence) ORDER BY r.seq) \
            FROM command_ledger.reconciliation_case r \
            WHERE r.tenant = c.tenant AND r.idempotency_key = c.idempotency_key), '[]')) \

@@ -20,7 +20,8 @@ use super::receipt::{self, Outcome};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
-use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
+use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT, TIME};
+use crate::pg::watch;
 use crate::relay::wake;
 use command_ledger_domain::answer::second_effect;
 use command_ledger_domain::canonical::canonical;
@@ -31,6 +32,15 @@ use pgrx::pg_sys::Datum;
 use std::rc::Rc;
 
 static ASSIGN: Statement = Statement::new(
+    Mode::Write,
+    &[TEXT, TEXT, TEXT, TIME],
+    "UPDATE command_ledger.reconciliation_case r SET owner=$3, assigned_at=$4 \
+      WHERE r.tenant = $1 AND r.idempotency_key = $2 AND r.closed_at IS NULL \
+        AND coalesce(r.owner, '') <> coalesce($3, '')",
+);
+
+/// The same where the SQL objects are still those of version 0.1.0.
+static ASSIGN_0_1: Statement = Statement::new(
     Mode::Write,
     &[TEXT, TEXT, TEXT],
     "UPDATE command_ledger.reconciliation_case r SET owner=$3 \
@@ -292,8 +302,14 @@ pub fn assign_case(call: &Call) -> Result<Option<Datum>, LedgerError> {
                 .detail(format!("It is {}.", command.live.status))
                 .hint("The view reconciliation_queue lists the open cases."));
         }
-        let touched =
-            ASSIGN.execute(connection, &[Arg::Text(tenant), Arg::Text(key), Arg::or_null(owner, Arg::Text)])?;
+        let whom = [Arg::Text(tenant), Arg::Text(key), Arg::or_null(owner, Arg::Text)];
+        let touched = if watch::has_column(c"reconciliation_case", c"assigned_at") {
+            let [tenant, key, owner_or_null] = whom;
+            let since = Arg::or_null(owner.map(|_| datum::now_us()), Arg::Time);
+            ASSIGN.execute(connection, &[tenant, key, owner_or_null, since])?
+        } else {
+            ASSIGN_0_1.execute(connection, &whom)?
+        };
         let outcome = if touched > 0 { Outcome::Changed } else { Outcome::Unchanged };
         receipt::one(call, connection, &command, &operation.destination, outcome)
     })

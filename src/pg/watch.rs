@@ -21,6 +21,13 @@ pub fn table(name: &CStr) -> Option<Oid> {
     (id != Oid::INVALID).then_some(id)
 }
 
+/// Whether a table of the ledger has a column: the SQL objects may still be those of an older version, until
+/// `ALTER EXTENSION command_ledger UPDATE`.
+pub fn has_column(name: &CStr, column: &CStr) -> bool {
+    // SAFETY: a catalog lookup by name.
+    table(name).is_some_and(|id| unsafe { pg_sys::get_attnum(id, column.as_ptr()) } > 0)
+}
+
 unsafe extern "C-unwind" fn told(_argument: Datum, relation: Oid) {
     let watched = relation == Oid::INVALID || WATCHED.with_borrow(|watched| watched.contains(&relation));
     if watched {

@@ -1,10 +1,14 @@
-//! Telling the relay at COMMIT that there is work. Raw transaction callbacks, one each per backend: they read flags, store
+//! Telling the relay at COMMIT that there is work. Raw callbacks, one of each kind per backend: they read flags, store
 //! atomics and set a latch. They cannot fail, and a wake-up that is lost (COMMIT PREPARED runs in another session) is
 //! made up for by the sweep.
+//!
+//! The transaction's own callback comes too early: the server tells other sessions afterwards what their caches may no
+//! longer believe. A relay that is quicker than that would look at the definitions, or at the extension, of before, and
+//! go to sleep over them. So the relay is told when the transaction's locks are released, which is after that.
 
 use super::{flights, hooks, shared};
-use pgrx::pg_sys::{self, SubXactEvent, XactEvent};
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
+use pgrx::pg_sys::{self, ResourceReleasePhase, SubXactEvent, XactEvent};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Wake the relay of this session's database.
 const RELAY: u32 = 1;
@@ -20,12 +24,16 @@ static WANTED: AtomicU32 = AtomicU32::new(0);
 /// The earliest moment at which something becomes due by the running transaction; none: the largest number.
 static DUE_US: AtomicI64 = AtomicI64::new(i64::MAX);
 
-/// Registers the callback. Only where the library is preloaded; elsewhere there is nobody to wake, and relays poll.
+/// The running transaction has committed, and what it asked for is not told yet.
+static COMMITTED: AtomicBool = AtomicBool::new(false);
+
+/// Registers the callbacks. Only where the library is preloaded; elsewhere there is nobody to wake, and relays poll.
 pub fn register() {
-    // SAFETY: the list of callbacks lives for the process and is inherited by the postmaster's children.
+    // SAFETY: the lists of callbacks live for the process and are inherited by the postmaster's children.
     unsafe {
         pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
         pg_sys::RegisterSubXactCallback(Some(at_end_of_part), std::ptr::null_mut());
+        pg_sys::RegisterResourceReleaseCallback(Some(at_release), std::ptr::null_mut());
     }
 }
 
@@ -66,29 +74,45 @@ fn forget() {
     DUE_US.store(i64::MAX, SeqCst);
 }
 
+fn tell() {
+    let wanted = WANTED.swap(0, SeqCst);
+    if wanted & RELAY != 0 {
+        shared::wake_mine(wanted & EXTENSION != 0);
+    }
+    let due_us = DUE_US.swap(i64::MAX, SeqCst);
+    if due_us != i64::MAX
+        && let Some(slot) = shared::my_known_slot()
+    {
+        slot.due_at(due_us);
+    }
+    if wanted & RESCAN != 0
+        && let Some(shared) = shared::shared()
+    {
+        shared.rescan.store(1, SeqCst);
+        shared::wake_launcher();
+    }
+    hooks::let_go();
+}
+
+/// The first release of resources after the commit, once its locks are gone. Not guarded by pgrx, as below.
+unsafe extern "C-unwind" fn at_release(
+    phase: ResourceReleasePhase::Type,
+    _commit: bool,
+    _top_level: bool,
+    _arg: *mut std::ffi::c_void,
+) {
+    if phase == ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS && COMMITTED.swap(false, SeqCst) {
+        tell();
+    }
+}
+
 /// Not guarded by pgrx: it runs after the commit record, where an error would take the whole server down; there is
 /// nothing in it that can raise one.
 unsafe extern "C-unwind" fn at_end(event: XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
         XactEvent::XACT_EVENT_COMMIT => {
             flights::at_commit();
-            let wanted = WANTED.swap(0, SeqCst);
-            if wanted & RELAY != 0 {
-                shared::wake_mine(wanted & EXTENSION != 0);
-            }
-            let due_us = DUE_US.swap(i64::MAX, SeqCst);
-            if due_us != i64::MAX
-                && let Some(slot) = shared::my_known_slot()
-            {
-                slot.due_at(due_us);
-            }
-            if wanted & RESCAN != 0
-                && let Some(shared) = shared::shared()
-            {
-                shared.rescan.store(1, SeqCst);
-                shared::wake_launcher();
-            }
-            hooks::let_go();
+            COMMITTED.store(true, SeqCst);
         }
         XactEvent::XACT_EVENT_ABORT => {
             flights::at_abort();

@@ -172,6 +172,11 @@ impl Cluster {
         path
     }
 
+    /// One of PostgreSQL's client programs, as the superuser of this cluster, ready for its arguments.
+    pub fn client_program(&self, name: &str) -> Command {
+        self.site.client_program(name)
+    }
+
     /// A program of our own, to run beside the server as the server's user and never as root. It is copied into
     /// `directory()`, because that user may not be able to read where it was built.
     pub fn unprivileged_command(&self, program: &Path) -> Command {

@@ -175,7 +175,11 @@ impl Destination {
 
     /// Lets all held requests go on (`hang`, `hang_after_commit`).
     pub fn release(&self) {
-        self.lock().releases += 1;
+        let mut state = self.lock();
+        state.releases += 1;
+        // At once, not when each of them notices: what is held next is counted from none.
+        state.held = 0;
+        drop(state);
         self.shared.changed.notify_all();
     }
 

@@ -167,7 +167,7 @@ fn receive<'a>(connection: u64, request: &Request, shared: &'a Shared) -> (Optio
     (behaviour, InFlight { shared, counted: true })
 }
 
-/// Waits for `Destination::release()`.
+/// Waits for `Destination::release()`, which takes it off the count of those that are held.
 fn hold(stream: &TcpStream, shared: &Shared, in_flight: &mut InFlight) {
     let released = {
         let mut state = shared.lock();
@@ -178,7 +178,7 @@ fn hold(stream: &TcpStream, shared: &Shared, in_flight: &mut InFlight) {
     for _ in 0..HOLD_POLLS_MAX {
         let state = shared.lock();
         if state.releases > released {
-            break;
+            return;
         }
         drop(shared.changed.wait_timeout(state, HOLD_POLL).unwrap_or_else(PoisonError::into_inner));
         if is_peer_gone(stream) {

@@ -27,6 +27,8 @@ pub type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 const STATEMENT_TIMEOUT_MS: u32 = 180_000;
 /// How often a connection is tried while the server starts or recovers (every 50 ms).
 const CONNECT_ATTEMPTS: u32 = 1_200;
+/// How often a connection is tried again that broke while it was made.
+const DROPPED_ATTEMPTS: u32 = 20;
 /// `cannot_connect_now`: starting up, shutting down, recovering.
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
@@ -55,11 +57,15 @@ impl Session {
     /// Connects, and waits while the server is starting up or recovering.
     pub(crate) fn open(site: &Arc<Site>, database: &str, role: &str) -> Result<Session, SqlError> {
         let mut last = Session::open_once(site, database, role);
+        let mut dropped = 0;
         for _ in 0..CONNECT_ATTEMPTS {
             match &last {
-                Err(error) if error.sqlstate == CANNOT_CONNECT_NOW => sleep(Duration::from_millis(50)),
+                Err(error) if error.sqlstate == CANNOT_CONNECT_NOW => {}
+                // A server that ends its sessions because one was killed drops new ones as well, for a moment.
+                Err(error) if error.is_connection_lost() && dropped < DROPPED_ATTEMPTS => dropped += 1,
                 _ => break,
             }
+            sleep(Duration::from_millis(50));
             last = Session::open_once(site, database, role);
         }
         last

@@ -83,6 +83,28 @@ pub fn other_identity(connection: &Connection, tenants: Tenants) -> Result<Check
     ))
 }
 
+static INSTALLED: Statement = Statement::new(
+    Mode::Fresh,
+    &[],
+    "SELECT x.extversion FROM pg_catalog.pg_extension x WHERE x.extname = 'command_ledger'",
+);
+
+/// The library is replaced for all databases at once, the SQL objects one database after the other.
+pub fn version(connection: &Connection) -> Result<Check, LedgerError> {
+    const NAME: &str = "version";
+    const LIBRARY: &str = env!("CARGO_PKG_VERSION");
+    let objects = INSTALLED.first(connection, &[])?.and_then(|row| row.text(0)).unwrap_or_default();
+    if objects == LIBRARY {
+        return Ok(Check::good(NAME, format!("the library and the SQL objects are of version {LIBRARY}")));
+    }
+    Ok(Check::bad(
+        NAME,
+        format!("the library is of version {LIBRARY}, the SQL objects of this database are of version {objects}"),
+        "ALTER EXTENSION command_ledger UPDATE; where the library is the older one, restart the server with the one \
+         that belongs to the objects.",
+    ))
+}
+
 /// The tables whose triggers `sql/guard.sql` makes.
 const GUARDED: [&str; 12] = [
     "relay_fence",

@@ -8,7 +8,7 @@
 //! | `server` | preloaded, standby, durability, clock, worker_slots |
 //! | `functions` | functions_worker |
 //! | `relay` | relay_running, relay_enabled, fence, paused_destinations, secrets |
-//! | `ledger` | outbox, reconciliation, other_identity, guards |
+//! | `ledger` | outbox, reconciliation, other_identity, guards, version |
 
 mod functions;
 mod ledger;
@@ -122,6 +122,7 @@ pub fn health(call: &Call) -> Result<Option<Datum>, LedgerError> {
             server::worker_slots(now_us),
             ledger::other_identity(connection, tenants)?,
             ledger::guards(connection)?,
+            ledger::version(connection)?,
         ])
     })?;
     for check in checks {
