@@ -75,6 +75,18 @@ fn fields(
     ])
 }
 
+/// Whether the receipts of two commands say the same (of the result: that there is one).
+pub fn same(one: &Command, other: &Command) -> bool {
+    let of = |c: &Command| {
+        let (live, queued) = (&c.live, c.queued.is_some());
+        let state =
+            (live.status, live.attempt, live.maybe_sent, live.open_case, live.error, live.error_message.clone());
+        let content = (c.record_id.clone(), c.result.is_some(), c.params_hash, c.intent_hash, c.deadline_us);
+        (state, content, c.updated_us, queued)
+    };
+    of(one) == of(other)
+}
+
 /// The receipt as the result of a function that answers one.
 pub fn one(
     call: &Call,

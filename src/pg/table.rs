@@ -62,12 +62,25 @@ pub enum Inserted {
 
 impl Table {
     /// Opens a table of the ledger for reading and writing; `None` if it is not what these columns say.
-    pub fn open(name: &CStr, columns: &[&str]) -> Option<Self> {
+    pub fn open(name: &'static CStr, columns: &[&str]) -> Option<Self> {
+        const LOCK: pg_sys::LOCKMODE = pg_sys::RowExclusiveLock as pg_sys::LOCKMODE;
+        // It was what the columns say, and opening it brings the news if it is not any more.
+        if let (Some(id), generation) = watch::kept(name) {
+            // SAFETY: answers null for a table that is gone; closed here or by `close`, and by an abort in any case.
+            let relation = unsafe { pg_sys::try_table_open(id, LOCK) };
+            if !relation.is_null() {
+                let table = Self { relation };
+                if watch::now() == generation {
+                    return Some(table);
+                }
+                table.close();
+            }
+        }
         // SAFETY: catalog lookups by name; the relation is closed here or by `close`, and by an abort in any case.
         unsafe {
-            let relation = pg_sys::table_open(watch::table(name)?, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
-            let table = Self { relation };
+            let table = Self { relation: pg_sys::table_open(watch::table(name)?, LOCK) };
             if table.is_plain(columns) {
+                watch::keep(name);
                 return Some(table);
             }
             table.close();
@@ -162,8 +175,9 @@ impl Table {
         // on the page with none of them touched.
         unsafe {
             let target = Target::open(self.relation, false);
+            let slot = self.slot();
             for (old, row) in rows {
-                let slot = self.slot(row)?;
+                self.fill(slot, row)?;
                 let mut free = false;
                 let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free);
                 let mut place = old.place();
@@ -172,8 +186,8 @@ impl Table {
                 if let Some(only_summarizing) = summarizing {
                     target.insert_index_tuples(slot, Entries::OfUpdate { only_summarizing });
                 }
-                pg_sys::ExecDropSingleTupleTableSlot(slot);
             }
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
             target.close();
         }
         Ok(())
@@ -198,7 +212,8 @@ impl Table {
         // until every unique index has taken it. What an error leaves behind is released by the abort.
         unsafe {
             let target = Target::open(self.relation, true);
-            let slot = self.slot(row)?;
+            let slot = self.slot();
+            self.fill(slot, row)?;
             let (command, transaction) = (pg_sys::GetCurrentCommandId(true), pg_sys::GetCurrentTransactionId());
             let inserted = loop {
                 let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
@@ -226,21 +241,27 @@ impl Table {
         // SAFETY: as above, without speculation.
         unsafe {
             let target = Target::open(self.relation, false);
+            let slot = self.slot();
             for row in rows {
-                let slot = self.slot(row)?;
+                self.fill(slot, row)?;
                 let command = pg_sys::GetCurrentCommandId(true);
                 pg_sys::table_tuple_insert(self.relation, slot, command, 0, std::ptr::null_mut());
                 target.insert_index_tuples(slot, Entries::OfInsert);
-                pg_sys::ExecDropSingleTupleTableSlot(slot);
             }
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
             target.close();
         }
         Ok(())
     }
 
-    /// A slot that holds this row, to be written. No executor stands before these writes and refuses them where nothing
-    /// may be written: a standby's transactions are read-only too.
-    unsafe fn slot(&self, row: &[Option<Datum>]) -> Result<*mut pg_sys::TupleTableSlot, LedgerError> {
+    unsafe fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+        // SAFETY: the relation is open.
+        unsafe { pg_sys::MakeSingleTupleTableSlot((*self.relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple) }
+    }
+
+    /// Puts a row into the slot, to be written. No executor stands before these writes and refuses them where nothing may
+    /// be written: a standby's transactions are read-only too.
+    unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, row: &[Option<Datum>]) -> Result<(), LedgerError> {
         require_writable()?;
         let mut values: Vec<Datum> = row.iter().map(|value| value.unwrap_or(Datum::from(0))).collect();
         let mut nulls: Vec<bool> = row.iter().map(Option::is_none).collect();
@@ -252,9 +273,8 @@ impl Table {
             }
             let tuple = pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
             (*tuple).t_tableOid = (*self.relation).rd_id;
-            let slot = pg_sys::MakeSingleTupleTableSlot(descriptor, &raw const pg_sys::TTSOpsHeapTuple);
             pg_sys::ExecStoreHeapTuple(tuple, slot, false);
-            Ok(slot)
+            Ok(())
         }
     }
 }

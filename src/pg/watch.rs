@@ -28,6 +28,38 @@ pub fn has_column(name: &CStr, column: &CStr) -> bool {
     table(name).is_some_and(|id| unsafe { pg_sys::get_attnum(id, column.as_ptr()) } > 0)
 }
 
+thread_local! {
+    /// Tables that were looked at, in this generation.
+    static KNOWN: RefCell<Vec<(&'static CStr, Oid)>> = const { RefCell::new(Vec::new()) };
+    static KNOWN_IN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The table of this name, as long as nothing has changed since [`keep`] was told of it; and the generation.
+pub fn kept(name: &CStr) -> (Option<Oid>, u64) {
+    let now = GENERATION.get();
+    if KNOWN_IN.get() != now {
+        return (None, now);
+    }
+    (KNOWN.with_borrow(|known| known.iter().find(|(one, _)| *one == name).map(|(_, id)| *id)), now)
+}
+
+/// The generation as it is now, without asking for news.
+pub fn now() -> u64 {
+    GENERATION.get()
+}
+
+/// Remembers the table of this name, which was just looked at, until it may have changed.
+pub fn keep(name: &'static CStr) {
+    // Watches it.
+    let (Some(generation), Some(id)) = (generation(&[name]), table(name)) else { return };
+    KNOWN.with_borrow_mut(|known| {
+        if KNOWN_IN.replace(generation) != generation {
+            known.clear();
+        }
+        known.push((name, id));
+    });
+}
+
 unsafe extern "C-unwind" fn told(_argument: Datum, relation: Oid) {
     let watched = relation == Oid::INVALID || WATCHED.with_borrow(|watched| watched.contains(&relation));
     if watched {
