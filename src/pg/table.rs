@@ -384,9 +384,10 @@ impl Target {
             return pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, none);
             #[cfg(feature = "pg18")]
             {
-                let mut own = pg_sys::ItemPointerData::default();
-                own.ip_blkid = pg_sys::BlockIdData { bi_hi: u16::MAX, bi_lo: u16::MAX };
-                return pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, &mut own, none);
+                // No row of its own yet: an invalid pointer.
+                let nowhere = pg_sys::BlockIdData { bi_hi: u16::MAX, bi_lo: u16::MAX };
+                let mut own = pg_sys::ItemPointerData { ip_blkid: nowhere, ip_posid: 0 };
+                pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, &mut own, none)
             }
         }
     }
