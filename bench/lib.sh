@@ -3,7 +3,7 @@
 # Source it, do not run it. What can be set from the environment:
 #   QUICK=1                  a look, not a measurement: one round of short cells, small tables
 #   FULL=1                   growth up to 10,000,000 finished commands
-#   BENCH_PARTS='cells …'    only these parts of: cells relay latency growth snapshot agent
+#   BENCH_PARTS='cells …'    only these parts of: cells relay latency growth snapshot agent views
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 export QUICK=${QUICK:-} FULL=${FULL:-}

@@ -22,6 +22,21 @@ def figure(value):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
+def views(run):
+    found = run.of("view")
+    if not found:
+        return []
+    first = found[0]
+    lines = ["## Views", "",
+             f"The documented query of each view, planning included, over {first['commands']:,} finished commands and "
+             f"{first['open']:,} of each kind of open ones, as a role with audit and operate.", "",
+             *table(["view", "ms", "rows"], [[r["name"] + (" (an audit: reads all commands)" if r["audit"] else ""),
+                                              figure(r["ms"]), f"{r['rows']:,}"] for r in found])]  # fmt: skip
+    for r in found:
+        lines += [f"<details><summary>{r['name']}: plan</summary>", "", "```", r["query"] + ";", "", *r["plan"], "```", "", "</details>", ""]
+    return lines
+
+
 class Run:
     """The records of a run, by part."""
 
@@ -231,7 +246,7 @@ def main():
             "Compare ratios of one run, never figures of two. *aim* and *must* say which target a figure reaches; "
             "MISSED says that it reaches none. docs/performance.md explains the cells.", ""]
     text += [f"![{words}]({file})\n" for file, words in drawn]
-    for part in (ratios, at_most, relay, growth, snapshot, agent, all_cells):
+    for part in (ratios, at_most, relay, growth, snapshot, agent, all_cells, views):
         text += part(run)
     if seconds:
         text.append(f"Measured in {int(seconds) // 60} min {int(seconds) % 60} s.")

@@ -5,7 +5,7 @@
 # See bench/lib.sh for what can be set, docs/performance.md for how to read it.
 . "$(dirname "$0")/lib.sh"
 
-parts=${BENCH_PARTS:-cells relay latency growth snapshot agent}
+parts=${BENCH_PARTS:-cells relay latency growth snapshot agent views}
 [ -z "$QUICK" ] || note "QUICK=1: these figures are a look, not a measurement"
 
 prepare() {
@@ -36,7 +36,7 @@ step "One server for all" one_server
 for name in $parts; do
   case $name in
   cells) step "Statements against the floors" part cells ;;
-  relay | growth | snapshot | agent) step "Part: $name" "$ROOT/bench/$name.sh" ;;
+  relay | growth | snapshot | agent | views) step "Part: $name" "$ROOT/bench/$name.sh" ;;
   latency) step "Part: latency" "$ROOT/bench/relay.sh" latency ;;
   *) die "no such part: $name" ;;
   esac
