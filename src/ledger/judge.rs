@@ -14,7 +14,7 @@ use command_ledger_domain::hash::{hex, params_hash, sha256};
 use command_ledger_domain::json::Json;
 use command_ledger_domain::key;
 use command_ledger_domain::request::{self, Intent, RenderedRequest};
-use command_ledger_domain::retry::lease_expiry_us;
+use command_ledger_domain::send::{Facts, Permit, Why, lease_until, may_send, same_request};
 use command_ledger_domain::status::{ApprovalState, ErrorClass, Event};
 
 use super::dispatch::{Claim, Claimed};
@@ -164,36 +164,28 @@ fn decide(
     now_us: i64,
 ) -> Verdict {
     let live = &command.live;
-    let instead = |event| Verdict::Instead { event, look_up: false, message: None };
-    let has_lookup = operation.effective.lookup.is_some();
-    let absence = command.queued.as_ref().is_some_and(|q| q.absence_place.is_some());
-    match fenced(operation, command, fence, now_us) {
-        // The caller marks a repeat before it asks.
-        ClaimAllowed::Yes | ClaimAllowed::AsRepeat => {}
-        ClaimAllowed::No(_) => return Verdict::Leave,
-        ClaimAllowed::LookupFirst => return Verdict::Instead { event: Event::Fence, look_up: true, message: None },
-        ClaimAllowed::Case => return instead(Event::Fence),
-    }
-    if !approval.permits_send() {
-        return instead(Event::ApprovalLapsed);
-    }
-    if command.deadline_us.is_some_and(|d| d <= now_us) {
-        return Verdict::Instead {
-            event: Event::DeadlineOver,
-            look_up: has_lookup && live.maybe_sent,
-            message: Some("the deadline passed before it was sent".into()),
-        };
-    }
-    if live.counted >= operation.retry().max_attempts {
-        return Verdict::Instead {
-            event: Event::BudgetOver { error: ErrorClass::BudgetExhausted },
-            look_up: has_lookup && live.maybe_sent,
-            message: Some(format!("all {} attempts are used", live.counted)),
-        };
-    }
-    let rests_on_key = live.maybe_sent && !absence;
-    if rests_on_key && !operation.deduplicates(live.first_sent_us, now_us) {
-        return Verdict::Instead { event: Event::WindowOver, look_up: has_lookup, message: None };
+    let max_attempts = operation.retry().max_attempts;
+    let facts = Facts {
+        fence: fenced(operation, command, fence, now_us),
+        approval,
+        deadline_us: command.deadline_us,
+        counted_attempts: live.counted,
+        max_attempts,
+        maybe_sent: live.maybe_sent,
+        absence_established: command.queued.as_ref().is_some_and(|q| q.absence_place.is_some()),
+        deduplicates: operation.deduplicates(live.first_sent_us, now_us),
+        has_lookup: operation.effective.lookup.is_some(),
+    };
+    match may_send(&facts, now_us) {
+        Permit::Send => {}
+        Permit::Leave => return Verdict::Leave,
+        Permit::Instead { event, look_up, why } => {
+            let message = why.map(|why| match why {
+                Why::DeadlineOver => "the deadline passed before it was sent".to_owned(),
+                Why::BudgetUsed => format!("all {max_attempts} attempts are used"),
+            });
+            return Verdict::Instead { event, look_up, message };
+        }
     }
     let (request, digest) = match &operation.effective.transport {
         Transport::Http => {
@@ -221,7 +213,7 @@ fn decide(
         }
         Transport::Function { .. } | Transport::Pull => (None, command.intent_hash),
     };
-    if live.maybe_sent && live.request_digest.is_some_and(|sent| sent != digest) {
+    if !same_request(live.maybe_sent, live.request_digest, &digest) {
         return Verdict::Instead { event: Event::RequestChanged, look_up: false, message: None };
     }
     let lease_ms = claim.lease_ms.unwrap_or_else(|| {
@@ -229,12 +221,9 @@ fn decide(
         request.as_ref().map_or(60_000, |r| r.timeout_ms.saturating_mul(2).saturating_add(5_000))
     });
     let uses_key = operation.effective.idempotency.mode != IdempotencyMode::None;
-    let window_end_us = (rests_on_key && uses_key)
-        .then(|| live.first_sent_us.and_then(|first| operation.window_end_us(first)))
-        .flatten();
-    let lease_expires_us = lease_expiry_us(now_us, lease_ms, command.deadline_us, approved_until_us, window_end_us);
-    if lease_expires_us <= now_us {
-        return Verdict::Leave;
+    let window_end_us = live.first_sent_us.filter(|_| uses_key).and_then(|first| operation.window_end_us(first));
+    match lease_until(&facts, now_us, lease_ms, approved_until_us, window_end_us) {
+        Some(lease_expires_us) => Verdict::Send { request, digest, lease_expires_us },
+        None => Verdict::Leave,
     }
-    Verdict::Send { request, digest, lease_expires_us }
 }

@@ -18,6 +18,7 @@ pub mod request;
 pub mod retention;
 pub mod retry;
 pub mod schema;
+pub mod send;
 pub mod status;
 pub mod template;
 pub mod throttle;

@@ -2,10 +2,10 @@
 
 use command_ledger_domain::answer::IdempotencyMode;
 use command_ledger_domain::fence::{ClaimAllowed, Fence, RowFacts, claim_allowed};
-use command_ledger_domain::retry::lease_expiry_us;
+use command_ledger_domain::send::{Facts, Permit, lease_until, may_send, same_request};
 use command_ledger_domain::status::{ApprovalState, Event, Status};
 
-use super::{Change, EXHAUSTED, Here, apply, schedule_lookup};
+use super::{Change, Here, apply, schedule_lookup};
 use crate::setup::Break;
 use crate::world::{Command, Lease, identity_of};
 
@@ -99,41 +99,30 @@ fn fenced(here: &Here, command: &Command) -> ClaimAllowed {
 
 fn decide(here: &Here, command: &Command, approval: ApprovalState, approved_until_us: Option<i64>) -> Verdict {
     let now_us = here.now_us;
-    let instead = |event| Verdict::Instead { event, look_up: false };
-    let has_lookup = here.setup.lookup.is_some();
-    let absence = command.queued.is_some_and(|q| q.absence_place.is_some());
-    let deadline_us = command.deadline_us.filter(|_| !here.breaks(Break::IgnoreDeadline));
-    match fenced(here, command) {
-        ClaimAllowed::Yes | ClaimAllowed::AsRepeat => {}
-        ClaimAllowed::No(_) => return Verdict::Leave,
-        ClaimAllowed::LookupFirst => return Verdict::Instead { event: Event::Fence, look_up: true },
-        ClaimAllowed::Case => return instead(Event::Fence),
-    }
-    if !approval.permits_send() {
-        return instead(Event::ApprovalLapsed);
-    }
-    if deadline_us.is_some_and(|d| d <= now_us) {
-        return Verdict::Instead { event: Event::DeadlineOver, look_up: has_lookup && command.maybe_sent };
-    }
-    if command.counted >= here.retry().max_attempts {
-        let event = Event::BudgetOver { error: EXHAUSTED };
-        return Verdict::Instead { event, look_up: has_lookup && command.maybe_sent };
-    }
-    let rests_on_key = command.maybe_sent && !absence;
-    if rests_on_key && !here.deduplicates(command.first_sent_us) {
-        return Verdict::Instead { event: Event::WindowOver, look_up: has_lookup };
+    let facts = Facts {
+        fence: fenced(here, command),
+        approval,
+        deadline_us: command.deadline_us.filter(|_| !here.breaks(Break::IgnoreDeadline)),
+        counted_attempts: command.counted,
+        max_attempts: here.retry().max_attempts,
+        maybe_sent: command.maybe_sent,
+        absence_established: command.queued.is_some_and(|q| q.absence_place.is_some()),
+        deduplicates: here.deduplicates(command.first_sent_us),
+        has_lookup: here.setup.lookup.is_some(),
+    };
+    match may_send(&facts, now_us) {
+        Permit::Send => {}
+        Permit::Leave => return Verdict::Leave,
+        Permit::Instead { event, look_up, .. } => return Verdict::Instead { event, look_up },
     }
     let content = here.intent(command.params);
-    let changed = command.maybe_sent && command.sent_content.is_some_and(|sent| sent != content);
-    if changed && !here.breaks(Break::RepeatOtherRequest) {
-        return instead(Event::RequestChanged);
+    if !same_request(command.maybe_sent, command.sent_content, &content) && !here.breaks(Break::RepeatOtherRequest) {
+        return Verdict::Instead { event: Event::RequestChanged, look_up: false };
     }
     let uses_key = here.setup.mode != IdempotencyMode::None;
-    let window_end_us =
-        (rests_on_key && uses_key).then(|| command.first_sent_us.and_then(|f| here.window_end_us(f))).flatten();
-    let lease_expires_us = lease_expiry_us(now_us, here.setup.lease_ms, deadline_us, approved_until_us, window_end_us);
-    if lease_expires_us <= now_us {
-        return Verdict::Leave;
+    let window_end_us = command.first_sent_us.filter(|_| uses_key).and_then(|first| here.window_end_us(first));
+    match lease_until(&facts, now_us, here.setup.lease_ms, approved_until_us, window_end_us) {
+        Some(lease_expires_us) => Verdict::Send { lease_expires_us, content },
+        None => Verdict::Leave,
     }
-    Verdict::Send { lease_expires_us, content }
 }

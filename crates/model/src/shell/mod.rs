@@ -18,7 +18,7 @@ use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::fence::{Fence, sent_elsewhere};
 use command_ledger_domain::lookup::first_lookup_at;
 use command_ledger_domain::retry::{Deadline, RetryPolicy, window_end_us, window_open};
-use command_ledger_domain::status::{ApprovalState, CaseAction, ErrorClass, Event, Status, Transition, next};
+use command_ledger_domain::status::{ApprovalState, CaseAction, Event, Status, Transition, next};
 
 use crate::setup::{Break, Setup};
 use crate::world::{Case, Claimed, Command, End, Lease, Queued, World};
@@ -265,6 +265,3 @@ fn place(here: &Here, command: &mut Command, event: Event, transition: &Transiti
         command.record = record;
     }
 }
-
-/// The class that a budget's end carries.
-pub const EXHAUSTED: ErrorClass = ErrorClass::BudgetExhausted;
