@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-.PHONY: help setup demo test test-pure test-db test-blackbox test-all test-package torture lint audit bench peers \
+.PHONY: help setup demo test test-pure test-db test-blackbox test-all test-package torture hygiene lint audit bench peers \
 	install package clean distclean
 
 help: ## this list
@@ -39,6 +39,9 @@ test-all: ## 'make test' with everything on PostgreSQL 16 and 18 too, and 17 com
 
 torture: ## kills, lies and lost answers against a real cluster, then a checker: make torture SEED=7 MINUTES=60
 	@scripts/torture.sh "$(SEED)" "$(MINUTES)"
+
+hygiene: ## the black-box suite on a server with assertions, and the pure crates under AddressSanitizer (builds a server)
+	@scripts/hygiene.sh
 
 audit: ## licences, sources and known vulnerabilities of all dependencies
 	@scripts/audit.sh

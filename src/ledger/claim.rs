@@ -199,7 +199,11 @@ fn claim_carefully(
 ) -> Result<Claims, LedgerError> {
     let together = || dispatch::claim_together(connection, batch_of(caller), fence, request, room);
     let claims = if CAREFUL.replace(true) {
-        nested(together).or_else(|_| dispatch::claim_each(connection, || batch_of(caller), fence, request, room))?
+        nested(together).or_else(|error| match error.code {
+            // Not a command's fault, and not to be swallowed.
+            Code::Canceled => Err(error),
+            _ => dispatch::claim_each(connection, || batch_of(caller), fence, request, room),
+        })?
     } else {
         together()?
     };

@@ -11,7 +11,8 @@ use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT, TIME};
 use crate::pg::transaction::nested;
-use command_ledger_domain::error::LedgerError;
+use crate::relay::signals;
+use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::fence::Fence;
 use command_ledger_domain::json::Json;
 use command_ledger_domain::request::RenderedRequest;
@@ -111,6 +112,10 @@ pub fn claim_each(
                 all.claimed.extend(claimed);
                 all.any |= any;
                 all.others |= others;
+            }
+            // A worker that gives up, or a relay that is to stop: not the command's fault. The relay's own time limit may be.
+            Err(error) if error.code == Code::Canceled && (request.epoch.is_none() || signals::stop_asked()) => {
+                return Err(error);
             }
             Err(error) => {
                 log(Level::Warning, &format!("command_ledger: one command cannot be claimed and is put off: {error}"));

@@ -5,6 +5,7 @@ use super::store::{C, O, Tables};
 use crate::pg::datum;
 use crate::pg::row::Row;
 use crate::pg::scan::Walk;
+use crate::pg::scratch::Scratch;
 use crate::pg::spi::{Arg, BIGINT, BOOL, Connection, INT, Mode, Statement, TEXT, TEXTS, TIME};
 use crate::pg::table::{Held, Place, Snapshot};
 use crate::pg::transaction;
@@ -142,8 +143,8 @@ fn leads(
     key: &str,
 ) -> Result<bool, LedgerError> {
     let Some(lane) = lane else { return Ok(true) };
-    let head = LANE_HEAD.first(connection, &[Arg::Text(tenant), Arg::Text(destination), Arg::Text(lane)])?;
-    Ok(head.is_some_and(|head| head.text_or_empty(0) == key))
+    let lane = [Arg::Text(tenant), Arg::Text(destination), Arg::Text(lane)];
+    LANE_HEAD.read_first(connection, &lane, |head| head.is_some_and(|head| head.text_or_empty(0) == key))
 }
 
 fn hold_by_statement(connection: &Connection, wanted: &Wanted) -> Result<Vec<Due>, LedgerError> {
@@ -174,7 +175,8 @@ fn hold_by_statement(connection: &Connection, wanted: &Wanted) -> Result<Vec<Due
 fn hold_by_index(connection: &Connection, wanted: &Wanted) -> Option<Result<Vec<Due>, LedgerError>> {
     let tables = direct()?;
     let snapshot = Snapshot::latest();
-    let search = Search { connection, wanted, tables: &tables, snapshot: &snapshot, identity: fence::own_tag() };
+    let (identity, scratch) = (fence::own_tag(), Scratch::new());
+    let search = Search { connection, wanted, tables: &tables, snapshot: &snapshot, identity, scratch };
     // What lies before the mark is looked at once in a while, and whenever there is not enough behind it.
     let mut held = mark::known(wanted.destination, wanted.now_us).and_then(|from_us| search.run(Some(from_us)));
     if !matches!(&held, Some(Ok(rows)) if rows.len() == wanted.all) {
@@ -192,6 +194,8 @@ struct Search<'a> {
     tables: &'a Tables,
     snapshot: &'a Snapshot,
     identity: i64,
+    /// For the look at one row: there may be any number of them that are passed over.
+    scratch: Scratch,
 }
 
 /// What a search came to.
@@ -284,6 +288,12 @@ impl Search<'_> {
         if wanted.tenants.is_none() && wanted.command_types.is_none() && row.datum(O::ordering_key as usize).is_none() {
             return Ok(true);
         }
+        self.scratch.within(|| self.is_permitted(row))
+    }
+
+    /// Whether the claimer may have it now: by its tenant, its type and its lane.
+    fn is_permitted(&self, row: &Row) -> Result<bool, LedgerError> {
+        let wanted = self.wanted;
         let (tenant, key) = (text(row, O::tenant), text(row, O::idempotency_key));
         if wanted.tenants.is_some_and(|tenants| !tenants.contains(&tenant)) {
             return Ok(false);

@@ -300,6 +300,8 @@ fn purge_chunk(
                 chunk.judged += 1;
                 chunk.removed += i32::from(removed);
             }
+            // Not the row's fault, and not to be swallowed.
+            Err(error) if error.code == Code::Canceled => return Err(error),
             Err(error) => log(Level::Warning, &format!("command_ledger: purge left one command as it was: {error}")),
         }
     }

@@ -16,6 +16,7 @@ pub mod report;
 pub mod role;
 pub mod row;
 pub mod scan;
+pub mod scratch;
 pub mod spi;
 pub mod table;
 pub mod transaction;

@@ -103,12 +103,15 @@ pub fn log(level: Level, message: &str) {
         Level::Log => PgLogLevel::LOG,
         Level::Warning => PgLogLevel::WARNING,
     } as c_int;
-    // SAFETY: below ERROR errfinish returns; the message outlives the call.
+    // SAFETY: below ERROR errfinish returns; the message outlives the call. Interrupts are held off, because errfinish
+    // serves them at its end, and a cancel would jump from here over all our frames and their destructors.
     unsafe {
+        pg_sys::InterruptHoldoffCount += 1;
         if errstart(level, std::ptr::null()) {
             errmsg_internal(c"%s".as_ptr(), message.as_ptr());
             errfinish(c"command_ledger".as_ptr(), 0, std::ptr::null());
         }
+        pg_sys::InterruptHoldoffCount -= 1;
     }
 }
 

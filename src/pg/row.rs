@@ -33,6 +33,14 @@ impl Rows {
         unsafe { Some(Row::of(*(*self.table).vals.add(i), (*self.table).tupdesc)) }
     }
 
+    /// Gives their memory back before the connection does.
+    pub fn free(self) {
+        if !self.table.is_null() {
+            // SAFETY: a table of the open connection, which nobody reads any more.
+            unsafe { pg_sys::SPI_freetuptable(self.table) };
+        }
+    }
+
     /// All rows.
     pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
         (0..self.count).filter_map(|i| self.row(i))

@@ -248,6 +248,20 @@ impl Statement {
         Ok(rows.row(0))
     }
 
+    /// Runs, hands the first row to `read`, and gives the memory of the result back: for what runs many times on one
+    /// connection.
+    pub fn read_first<T>(
+        &self,
+        connection: &Connection,
+        args: &[Arg],
+        read: impl FnOnce(Option<Row>) -> T,
+    ) -> Result<T, LedgerError> {
+        let rows = self.run(connection, args, 1)?;
+        let value = read(rows.row(0));
+        rows.free();
+        Ok(value)
+    }
+
     /// Runs for the effect; says how many rows were touched.
     pub fn execute(&self, connection: &Connection, args: &[Arg]) -> Result<usize, LedgerError> {
         Ok(self.run(connection, args, 0)?.len())

@@ -3,7 +3,7 @@
 
 use super::answers;
 use super::desk::{Desk, LookupRound, OpenRound, Purpose};
-use super::{complain, sends, transaction};
+use super::{complain, sends, signals, transaction};
 use crate::failpoint;
 use crate::ledger::batch::Change;
 use crate::ledger::catalog::{self, Operation};
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// How long a round may take beyond its timeouts before it may be asked again.
 const ROUND_SLACK_US: i64 = 10_000_000;
+/// When to try again to build a lookup that could not be built for another reason than its case.
+const PUT_OFF_US: i64 = 60_000_000;
 /// Bytes of a lookup's answer that are read: a list is longer than one record.
 const LOOKUP_BYTES: usize = 1 << 20;
 
@@ -79,16 +81,19 @@ pub fn start(desk: &mut Desk, limit: usize) -> Result<bool, LedgerError> {
             rows.iter().map(|r| (r.text_or_empty(0), r.text_or_empty(1), r.int(2).unwrap_or(0))).collect();
         let mut rounds = Vec::new();
         for (tenant, key, seq) in &due {
-            let rendered = nested(|| rendered(connection, tenant, key)).unwrap_or_else(|error| {
-                log(Level::Warning, &format!("command_ledger relay: a case cannot be looked up by itself: {error}"));
-                None
-            });
-            let (lookup, next_us) = match rendered {
-                Some(lookup) => {
+            let (lookup, next_us) = match nested(|| rendered(connection, tenant, key)) {
+                Ok(Some(lookup)) => {
                     let wait_ms = lookup.request.timeout_ms.saturating_mul(2);
                     (Some(lookup), Some(plus_ms(now_us, wait_ms).saturating_add(ROUND_SLACK_US)))
                 }
-                None => (None, None),
+                // There is nothing to ask: a person decides.
+                Ok(None) => (None, None),
+                Err(error) if signals::stop_asked() => return Err(error),
+                // A table that somebody locks, a time limit: it says nothing about the case.
+                Err(error) => {
+                    log(Level::Warning, &format!("command_ledger relay: a lookup of a case is put off: {error}"));
+                    (None, Some(now_us.saturating_add(PUT_OFF_US)))
+                }
             };
             let token = datum::random_uuid().unwrap_or_default();
             TAKE.execute(
