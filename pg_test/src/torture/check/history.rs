@@ -114,6 +114,8 @@ fn approvals(case: &Case<'_>, command: &Command) -> Vec<Finding> {
     if command.approvals_required == 0 {
         return Vec::new();
     }
+    // The journal says what came first; clocks are set back in between.
+    let slack_us = case.all.clock_slack_us;
     let stands = |claim: &super::Entry| {
         let decided = case.entries.iter().filter(|e| e.seq < claim.seq).rev().find(|e| {
             matches!(e.kind.as_str(), "approve" | "revoke_approval" | "approval_lapsed" | "revise" | "reject")
@@ -121,7 +123,7 @@ fn approvals(case: &Case<'_>, command: &Command) -> Vec<Finding> {
         let given = decided.is_some_and(|entry| entry.kind == "approve");
         let valid = case.approvals.iter().any(|approval| {
             approval.intent_hash == command.intent_hash
-                && approval.granted_us <= claim.at_us
+                && approval.granted_us - slack_us <= claim.at_us
                 && claim.at_us < approval.expires_us
         });
         given && valid
@@ -129,7 +131,6 @@ fn approvals(case: &Case<'_>, command: &Command) -> Vec<Finding> {
     let claims = case.claims().filter(|claim| !stands(claim));
     let mut found: Vec<Finding> =
         claims.map(|claim| case.finding("I6", format!("attempt {} has no valid approval", claim.attempt))).collect();
-    let slack_us = case.all.clock_slack_us;
     let covered = |at_us: i64| {
         let ours = case.approvals.iter().filter(|approval| approval.intent_hash == command.intent_hash);
         ours.into_iter().any(|a| (a.granted_us - slack_us..=a.expires_us + slack_us).contains(&at_us))

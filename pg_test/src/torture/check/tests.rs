@@ -142,6 +142,18 @@ fn an_approval_used_on_other_parameters_is_refused() {
 }
 
 #[test]
+fn an_approval_that_a_clock_set_back_puts_after_its_claim_is_the_one_before_it() {
+    // The first claim is at 200, and clocks step by 5: the journal's order decides within that.
+    let granted_at = |at_us: i64| {
+        let mut all = honest();
+        all.approvals.get_mut("k").expect("there")[0].granted_us = at_us;
+        check(&all)
+    };
+    assert_eq!(granted_at(204), []);
+    assert!(granted_at(206).iter().any(|found| found.invariant == "I6"));
+}
+
+#[test]
 fn an_approval_that_was_over_or_taken_back_is_refused() {
     refused("I6", |all| all.approvals.get_mut("k").expect("there")[0].expires_us = 400);
     refused("I6", |all| entries(all)[3].kind = "revoke_approval".into());
