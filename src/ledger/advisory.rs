@@ -1,7 +1,7 @@
 //! Advisory locks of the ledger, held until the transaction ends: for what has no row of its own to lock.
 
 use crate::pg::datum;
-use command_ledger_domain::hash::sha256;
+use command_ledger_domain::hash::short;
 use pgrx::pg_sys::{self, Datum};
 
 /// A 64-bit lock number from a name, in this ledger's own part of the advisory lock space.
@@ -11,10 +11,7 @@ fn number(parts: &[&[u8]]) -> i64 {
         bytes.push(0);
         bytes.extend_from_slice(part);
     }
-    let digest = sha256(&bytes);
-    let mut number = [0u8; 8];
-    number.copy_from_slice(&digest[..8]);
-    i64::from_be_bytes(number)
+    short(&bytes).cast_signed()
 }
 
 /// Waits for the lock of this name.

@@ -161,7 +161,6 @@ pub fn claim(call: &Call) -> Result<Option<Datum>, LedgerError> {
             command_types: command_types.as_deref(),
         };
         let claims = claim_carefully(caller, connection, fence, &request, &room)?;
-        room.used_by(claims.claimed.iter().map(|one| &one.command));
         if swept.changed > 0 || claims.others {
             // Something else than a claim: a case to be looked up, a repeat with a time of its own.
             wake::at_commit();

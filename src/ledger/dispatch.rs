@@ -76,7 +76,9 @@ pub fn claim_together(
     room: &Room,
 ) -> Result<Claims, LedgerError> {
     let keys = candidates(connection, batch.now_us(), request, room)?;
-    claim_keys(connection, batch, fence, request, &keys)
+    let claims = claim_keys(connection, batch, fence, request, &keys)?;
+    room.used_by(claims.claimed.iter().map(|one| &one.command));
+    Ok(claims)
 }
 
 /// Claims commands whose outbox rows are held, and writes it down.
@@ -127,6 +129,7 @@ pub fn claim_each(
             }
         }
     }
+    room.used_by(all.claimed.iter().map(|one| &one.command));
     Ok(all)
 }
 

@@ -109,10 +109,7 @@ pub fn place_tag() -> i64 {
 }
 
 fn tag(bytes: &[u8]) -> i64 {
-    let digest = command_ledger_domain::hash::sha256(bytes);
-    let mut tag = [0u8; 8];
-    tag.copy_from_slice(&digest[..8]);
-    i64::from_be_bytes(tag)
+    command_ledger_domain::hash::short(bytes).cast_signed()
 }
 
 /// What is recorded, if anything.

@@ -1,7 +1,7 @@
 //! Rows of the ledger's own tables, found through an index without a plan (see [`super::table`]).
 
 use super::row::Row;
-use super::table::{Snapshot, Table, attribute, begins_with};
+use super::table::{Snapshot, Table, attribute, begins_with, copy_of};
 use super::watch;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
@@ -128,11 +128,7 @@ impl<'t> Walk<'t> {
             }
             self.restart(&mut keys);
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            pg_sys::index_getnext_slot(self.scan, forward, self.slot).then(|| {
-                let mut free = false;
-                let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(self.slot, false, &mut free));
-                Row::of(tuple, (*self.table.relation).rd_att)
-            })
+            pg_sys::index_getnext_slot(self.scan, forward, self.slot).then(|| copy_of(self.slot, self.table.relation))
         }
     }
 

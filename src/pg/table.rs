@@ -156,9 +156,7 @@ impl Table {
             );
             let held = match outcome {
                 pg_sys::TM_Result::TM_Ok => {
-                    let mut free = false;
-                    let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free));
-                    Ok(Held::Row { row: Row::of(tuple, (*self.relation).rd_att), changed: failure.traversed })
+                    Ok(Held::Row { row: copy_of(slot, self.relation), changed: failure.traversed })
                 }
                 pg_sys::TM_Result::TM_Deleted => Ok(Held::Gone),
                 pg_sys::TM_Result::TM_WouldBlock => Ok(Held::ByOthers),
@@ -390,6 +388,19 @@ impl Target {
                 pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, &mut own, none)
             }
         }
+    }
+}
+
+/// The row in a slot of this table, good beyond the slot.
+///
+/// # Safety
+/// The slot holds a tuple of the relation, which is open.
+pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot, relation: pg_sys::Relation) -> Row {
+    // SAFETY: by contract.
+    unsafe {
+        let mut free = false;
+        let tuple = pg_sys::heap_copytuple(pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut free));
+        Row::of(tuple, (*relation).rd_att)
     }
 }
 

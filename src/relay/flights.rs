@@ -3,7 +3,7 @@
 //! rows every few seconds, and where it meets a limit the rows are counted instead. Not preloaded: nothing is known here.
 
 use super::shared;
-use command_ledger_domain::hash::sha256;
+use command_ledger_domain::hash::short;
 use command_ledger_domain::inflight::{Count, Flights};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -119,8 +119,7 @@ impl Place {
 /// The number of a destination of a ledger; `None` where nothing can be known.
 pub fn place(ledger: i64, destination: &str) -> Option<&'static Place> {
     let all = &shared::shared()?.flights;
-    let digest = sha256(&[&ledger.to_be_bytes(), destination.as_bytes()].concat());
-    let key = digest[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1);
+    let key = short(&[&ledger.to_be_bytes(), destination.as_bytes()].concat()).max(1);
     let start = key as usize % PLACES;
     (0..PROBES).map(|i| &all[(start + i) % PLACES]).find(|place| {
         let held = place.key.load(SeqCst);
@@ -138,10 +137,18 @@ pub fn landed(ledger: i64, destination: &str, repeat: bool) {
     }
 }
 
-/// The transaction committed. Only atomics, here and below: called in the commit and abort callbacks.
-pub fn at_commit() {
+/// Works on what is pending. Called in the commit and abort callbacks too, where nothing may fail: only atomics inside.
+fn settle(work: impl FnOnce(&mut Pending)) {
     let _ = PENDING.try_with(|pending| {
-        let Ok(mut pending) = pending.try_borrow_mut() else { return };
+        if let Ok(mut pending) = pending.try_borrow_mut() {
+            work(&mut pending);
+        }
+    });
+}
+
+/// The transaction committed.
+pub fn at_commit() {
+    settle(|pending| {
         for (place, generation, flights) in pending.landed.drain(..) {
             place.change(|count| Some(count.land(generation, flights)));
         }
@@ -152,25 +159,22 @@ pub fn at_commit() {
 
 /// The transaction rolled back.
 pub fn at_abort() {
-    let _ = PENDING.try_with(|pending| {
-        let Ok(mut pending) = pending.try_borrow_mut() else { return };
+    forget_ends();
+    settle(|pending| {
         for (place, flights) in pending.taken.drain(..) {
             place.change(|count| Some(count.give_back(flights)));
         }
-        // It may have counted what it had changed itself.
-        for place in pending.counted.drain(..) {
-            place.counted_us.store(0, SeqCst);
-        }
-        pending.landed.clear();
+        pending.counted.clear();
     });
 }
 
 /// A part of the transaction rolled back, or its commit is left to another session: ends may not be committed with it,
-/// and stay counted until the rows are.
+/// and stay counted until the rows are; what was counted may have lacked them.
 pub fn forget_ends() {
-    let _ = PENDING.try_with(|pending| {
-        if let Ok(mut pending) = pending.try_borrow_mut() {
-            pending.landed.clear();
+    settle(|pending| {
+        pending.landed.clear();
+        for place in &pending.counted {
+            place.counted_us.store(0, SeqCst);
         }
     });
 }

@@ -127,7 +127,6 @@ fn claim(
     } else {
         dispatch::claim_each(connection, sends::batch, fence, &claim, &places)?
     };
-    places.used_by(claimed.iter().map(|one| &one.command));
     if claimed.iter().any(|one| !matches!(one.operation.effective.transport, Transport::Function { .. })) {
         // Defined anew since its config was read: nothing is claimed, the next look sees it as it is.
         return Err(LedgerError::new(Code::Internal, "the destination calls no function any more"));

@@ -149,7 +149,6 @@ fn claim(
     } else {
         dispatch::claim_each(connection, batch, fence, &request, &places)?
     };
-    places.used_by(claims.claimed.iter().map(|one| &one.command));
     if claims.claimed.iter().any(|one| one.request.is_none()) {
         // Defined anew since the agenda was read: nothing is claimed, the next look sees it as it is.
         return Err(LedgerError::new(Code::Internal, "the destination sends no requests any more"));

@@ -6,7 +6,7 @@ use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::tuple::RowSet;
 use command_ledger_domain::error::LedgerError;
-use command_ledger_domain::hash::sha256;
+use command_ledger_domain::hash::short;
 use command_ledger_domain::throttle::Held;
 use pgrx::pg_sys::Datum;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -28,8 +28,7 @@ pub struct Place {
 }
 
 fn key(database: u32, destination: &str) -> u64 {
-    let digest = sha256(format!("{database}/{destination}").as_bytes());
-    digest[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1)
+    short(format!("{database}/{destination}").as_bytes()).max(1)
 }
 
 fn place(all: &'static Shared, key: u64) -> Option<&'static Place> {

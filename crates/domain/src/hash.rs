@@ -130,6 +130,11 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// The first eight bytes of a SHA-256, as a number: for what tells things apart and need not resist anybody.
+pub fn short(bytes: &[u8]) -> u64 {
+    sha256(bytes)[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
