@@ -11,7 +11,7 @@ use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::key;
 use pgrx::pg_sys::{Datum, Oid};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
 /// What a grant allows.
@@ -85,8 +85,30 @@ impl Granted {
     }
 }
 
+/// The tenant that a role works in when it names none, by the role and the tenant that its session asks for.
+#[derive(Default)]
+struct Tenants {
+    generation: u64,
+    of: HashMap<(Oid, Option<String>), String>,
+}
+
+impl Tenants {
+    fn known(&self, generation: u64, asked: &(Oid, Option<String>)) -> Option<String> {
+        if self.generation == generation { self.of.get(asked).cloned() } else { None }
+    }
+
+    fn keep(&mut self, generation: u64, asked: (Oid, Option<String>), tenant: &str) {
+        if self.generation != generation || self.of.len() >= GRANTED_LIMIT {
+            self.of.clear();
+            self.generation = generation;
+        }
+        self.of.insert(asked, tenant.to_owned());
+    }
+}
+
 thread_local! {
     static GRANTED: RefCell<Granted> = RefCell::default();
+    static TENANT_OF: RefCell<Tenants> = RefCell::default();
 }
 
 /// What every writer of grants says when it has written.
@@ -111,7 +133,7 @@ static ALL_TENANTS: Statement = Statement::new(
 );
 
 static TENANTS: Statement = Statement::new(
-    Mode::Snapshot,
+    Mode::Latest,
     &[OID],
     "SELECT DISTINCT a.tenant FROM command_ledger.access a \
       WHERE a.tenant IS NOT NULL AND pg_catalog.pg_has_role($1, a.role::oid, 'USAGE') LIMIT 2",
@@ -278,13 +300,18 @@ pub fn current_tenant(call: &Call) -> Result<Option<Datum>, LedgerError> {
     if caller.superuser {
         return Ok(Some(datum::text(wanted.as_deref().unwrap_or(key::DEFAULT_TENANT))));
     }
+    let asked = (caller.role, wanted);
+    let generation = watch::generation(&[GRANTS]);
+    if let Some(tenant) = generation.and_then(|generation| TENANT_OF.with_borrow(|t| t.known(generation, &asked))) {
+        return Ok(Some(datum::text(&tenant)));
+    }
     let tenant = {
         let _owner = ActingAs::new(caller.owner);
         spi::connect(|connection| {
-            if let Some(tenant) = wanted
-                && caller.uses(connection, &tenant)?
+            if let Some(tenant) = &asked.1
+                && caller.uses(connection, tenant)?
             {
-                return Ok(tenant);
+                return Ok(tenant.clone());
             }
             let own = TENANTS.run(connection, &[Arg::Oid(caller.role)], 2)?;
             Ok(match (own.len(), own.row(0).and_then(|r| r.text(0))) {
@@ -293,6 +320,9 @@ pub fn current_tenant(call: &Call) -> Result<Option<Datum>, LedgerError> {
             })
         })?
     };
+    if let Some(generation) = generation {
+        TENANT_OF.with_borrow_mut(|tenants| tenants.keep(generation, asked, &tenant));
+    }
     Ok(Some(datum::text(&tenant)))
 }
 

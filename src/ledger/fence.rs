@@ -47,7 +47,7 @@ thread_local! {
 
 /// The identity of this ledger, and its tag.
 fn identity_and_tag() -> (Identity, i64) {
-    let table = watch::table(c"command");
+    let table = watch::kept(c"command").0.or_else(|| watch::table(c"command"));
     if let (Some(table), Some((known, identity, tag))) = (table, IDENTITY.get())
         && table == known
     {

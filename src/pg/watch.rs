@@ -28,19 +28,40 @@ pub fn has_column(name: &CStr, column: &CStr) -> bool {
     table(name).is_some_and(|id| unsafe { pg_sys::get_attnum(id, column.as_ptr()) } > 0)
 }
 
+/// Tables by name, good in one generation.
+struct Names {
+    generation: u64,
+    ids: Vec<(&'static CStr, Oid)>,
+}
+
+impl Names {
+    const NONE: Self = Self { generation: 0, ids: Vec::new() };
+
+    fn id(&self, name: &CStr) -> Option<Oid> {
+        let known = self.generation == GENERATION.get();
+        self.ids.iter().find(|(one, _)| known && *one == name).map(|(_, id)| *id)
+    }
+
+    fn keep(&mut self, name: &'static CStr, id: Oid) {
+        let now = GENERATION.get();
+        if self.generation != now {
+            self.ids.clear();
+            self.generation = now;
+        }
+        self.ids.push((name, id));
+    }
+}
+
 thread_local! {
-    /// Tables that were looked at, in this generation.
-    static KNOWN: RefCell<Vec<(&'static CStr, Oid)>> = const { RefCell::new(Vec::new()) };
-    static KNOWN_IN: Cell<u64> = const { Cell::new(0) };
+    /// Tables that are watched.
+    static NAMED: RefCell<Names> = const { RefCell::new(Names::NONE) };
+    /// Tables that were looked at and are what the caller expects.
+    static KNOWN: RefCell<Names> = const { RefCell::new(Names::NONE) };
 }
 
 /// The table of this name, as long as nothing has changed since [`keep`] was told of it; and the generation.
 pub fn kept(name: &CStr) -> (Option<Oid>, u64) {
-    let now = GENERATION.get();
-    if KNOWN_IN.get() != now {
-        return (None, now);
-    }
-    (KNOWN.with_borrow(|known| known.iter().find(|(one, _)| *one == name).map(|(_, id)| *id)), now)
+    (KNOWN.with_borrow(|known| known.id(name)), GENERATION.get())
 }
 
 /// The generation as it is now, without asking for news.
@@ -51,13 +72,8 @@ pub fn now() -> u64 {
 /// Remembers the table of this name, which was just looked at, until it may have changed.
 pub fn keep(name: &'static CStr) {
     // Watches it.
-    let (Some(generation), Some(id)) = (generation(&[name]), table(name)) else { return };
-    KNOWN.with_borrow_mut(|known| {
-        if KNOWN_IN.replace(generation) != generation {
-            known.clear();
-        }
-        known.push((name, id));
-    });
+    let (Some(_), Some(id)) = (generation(&[name]), table(name)) else { return };
+    KNOWN.with_borrow_mut(|known| known.keep(name, id));
 }
 
 unsafe extern "C-unwind" fn told(_argument: Datum, relation: Oid) {
@@ -73,7 +89,7 @@ unsafe extern "C-unwind" fn told_of_roles(_argument: Datum, _cache: i32, _hash: 
 
 /// A number that is another one as soon as one of these tables (or who is a member of whom) may have changed. `None`
 /// while one of them does not exist.
-pub fn generation(names: &[&CStr]) -> Option<u64> {
+pub fn generation(names: &[&'static CStr]) -> Option<u64> {
     if !REGISTERED.replace(true) {
         // SAFETY: registered once per backend; the callbacks touch nothing but thread-local numbers.
         unsafe {
@@ -86,6 +102,9 @@ pub fn generation(names: &[&CStr]) -> Option<u64> {
     // SAFETY: takes in what other sessions have said since.
     unsafe { pg_sys::AcceptInvalidationMessages() };
     for name in names {
+        if NAMED.with_borrow(|named| named.id(name)).is_some() {
+            continue;
+        }
         let id = table(name)?;
         WATCHED.with_borrow_mut(|watched| {
             if !watched.contains(&id) {
@@ -93,6 +112,7 @@ pub fn generation(names: &[&CStr]) -> Option<u64> {
                 GENERATION.set(GENERATION.get() + 1);
             }
         });
+        NAMED.with_borrow_mut(|named| named.keep(name, id));
     }
     Some(GENERATION.get())
 }
