@@ -3,7 +3,8 @@
 
 use super::command::{Command, Lease, Queued};
 use super::journal;
-use super::{fence, rows};
+use super::{fence, requests, rows};
+use crate::pg::jsonb::JsonbArg;
 use crate::pg::spi::{Arg, Connection};
 use crate::relay::counters::{self, Counter};
 use crate::relay::flights;
@@ -36,8 +37,8 @@ pub struct Change {
     pub message: Option<String>,
     /// The record that the destination made.
     pub record_id: Option<String>,
-    /// The destination's answer, for the receipt.
-    pub result: Option<Json<'static>>,
+    /// The destination's answer, for the receipt; good until the batch is written.
+    pub result: Option<JsonbArg>,
     /// A claim's lease and the digest of the request that it sends.
     pub lease: Option<Lease>,
     pub request_digest: Option<[u8; 32]>,
@@ -372,13 +373,10 @@ impl Batch {
             )?;
         }
         for (tenant, key, deadline_us) in &self.requests {
-            rows::INSERT_REQUEST.execute(
-                connection,
-                &[Arg::Text(tenant), Arg::Text(key), Arg::Time(self.now_us), Arg::or_null(*deadline_us, Arg::Time)],
-            )?;
+            requests::insert(connection, tenant, key, self.now_us, *deadline_us)?;
         }
         for (tenant, key) in &self.answered_requests {
-            rows::DELETE_REQUEST.execute(connection, &[Arg::Text(tenant), Arg::Text(key)])?;
+            requests::delete(connection, tenant, key)?;
         }
         for (tenant, destination, lane, key) in &self.left_lanes {
             rows::LEAVE_LANE

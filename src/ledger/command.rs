@@ -329,16 +329,23 @@ pub fn read_queued(connection: &Connection, due: &[Due]) -> Result<Vec<WithParam
 
 /// Reads and locks a command: its row, then its outbox row.
 pub fn lock(connection: &Connection, tenant: &str, key: &str) -> Result<Option<Command>, LedgerError> {
+    Ok(lock_all(connection, &[(tenant, key)])?.pop().flatten())
+}
+
+/// Reads and locks commands, as [`lock`] does, in the order of these keys.
+pub fn lock_all(connection: &Connection, keys: &[(&str, &str)]) -> Result<Vec<Option<Command>>, LedgerError> {
     // Above READ COMMITTED a row that changed since the snapshot must end as a serialization failure.
     if transaction::is_read_committed()
-        && let Some(locked) = store::lock(tenant, key)
+        && let Some(locked) = store::lock(keys)
     {
         return locked;
     }
-    match LOCK_COMMAND.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
-        Some(row) => with_outbox(connection, &row).map(Some),
-        None => Ok(None),
-    }
+    let one =
+        |&(tenant, key): &(&str, &str)| match LOCK_COMMAND.first(connection, &[Arg::Text(tenant), Arg::Text(key)])? {
+            Some(row) => with_outbox(connection, &row).map(Some),
+            None => Ok(None),
+        };
+    keys.iter().map(one).collect()
 }
 
 /// Locks the outbox row of a locked record, and lays it over.

@@ -4,7 +4,7 @@ use super::batch::{Batch, Change};
 use super::catalog::Operation;
 use super::command::{Command, Lease};
 use super::{approve, catalog, fence, settle};
-use crate::pg::datum;
+use crate::pg::random;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use command_ledger_domain::config::{IdempotencyMode, Transport};
@@ -97,7 +97,7 @@ pub fn judge(
             Ok(None)
         }
         Verdict::Send { request, digest, lease_expires_us } => {
-            let token = datum::random_uuid().ok_or_else(|| defect("no random numbers from the system"))?;
+            let token = random::uuid().ok_or_else(|| defect("no random numbers from the system"))?;
             let lease = Lease {
                 token,
                 expires_us: lease_expires_us,

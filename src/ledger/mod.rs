@@ -33,6 +33,7 @@ pub mod pull;
 pub mod receipt;
 pub mod reconcile;
 pub mod register;
+pub mod requests;
 pub mod retention;
 pub mod revise;
 pub mod room;

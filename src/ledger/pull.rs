@@ -10,7 +10,7 @@ use super::receipt::{self, Outcome};
 use super::settle::{self, Ending};
 use crate::pg::call::Call;
 use crate::pg::datum;
-use crate::pg::jsonb::{self, JsonbArg};
+use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::defect;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT, TIME};
 use crate::pg::tuple::RowSet;
@@ -56,8 +56,11 @@ fn speak(
     token: &[u8; 16],
 ) -> Result<Spoken, LedgerError> {
     caller.require(connection, Capability::Execute, tenant, None)?;
-    let command = command::lock_existing(connection, tenant, key)?;
-    caller.require(connection, Capability::Execute, tenant, Some(&command.command_type))?;
+    spoken(caller, connection, command::lock_existing(connection, tenant, key)?, token)
+}
+
+fn spoken(caller: &Caller, connection: &Connection, command: Command, token: &[u8; 16]) -> Result<Spoken, LedgerError> {
+    caller.require(connection, Capability::Execute, &command.tenant, Some(&command.command_type))?;
     let operation = catalog::version(connection, &command.command_type, command.type_version)?;
     let current = command.lease().is_some_and(|l| l.token == *token);
     let past = if current {
@@ -74,7 +77,7 @@ fn speak(
 
 /// What a worker says of an attempt.
 enum Says {
-    Confirmed { record_id: Option<String>, result: Option<Json<'static>> },
+    Confirmed { record_id: Option<String>, result: Option<JsonbArg> },
     Ended(Box<Ending>),
     Released,
 }
@@ -104,11 +107,10 @@ fn end(connection: &Connection, batch: &mut Batch, spoken: Spoken, says: Says) -
             let mut ending = Ending::of(Wire::Answered { status: 200 });
             ending.success_rule_met = true;
             ending.record_id = record_id;
-            let stored = result.as_ref().map(jsonb::to_datum);
             ending.result = result;
             settle::settle(connection, batch, &mut command, &operation, ending)?;
             complete = command.live.status == Status::Confirmed;
-            command.result = stored;
+            command.result = result.map(|result| result.datum());
             Outcome::Changed
         }
         (None, Says::Ended(mut ending)) => {
@@ -156,11 +158,9 @@ fn finish(call: &Call, tenant: &str, key: &str, token: [u8; 16], says: Says) -> 
     })
 }
 
-fn bounded(document: Option<JsonbArg>) -> Result<Option<Json<'static>>, LedgerError> {
-    let Some(document) = document else { return Ok(None) };
-    let tree = document.tree()?.into_owned();
-    canonical(&tree)?;
-    Ok(Some(tree))
+/// A document that is to be stored, within the bounds of the canonical form.
+fn bounded(document: Option<JsonbArg>) -> Result<Option<JsonbArg>, LedgerError> {
+    document.map(|document| canonical(&document.tree()?).map(|_| document)).transpose()
 }
 
 fn bounded_text(call: &Call, argument: usize, name: &str, max: usize) -> Result<Option<String>, LedgerError> {
@@ -177,9 +177,9 @@ fn within(text: Option<String>, name: &str, max: usize) -> Result<Option<String>
 }
 
 /// What the journal keeps of a worker's detail: its digest.
-fn digest_detail(detail: &Option<Json<'static>>) -> Result<Option<Json<'static>>, LedgerError> {
+fn digest_detail(detail: Option<JsonbArg>) -> Result<Option<Json<'static>>, LedgerError> {
     let Some(detail) = detail else { return Ok(None) };
-    let digest = hex(&sha256(canonical(detail)?.as_bytes()));
+    let digest = hex(&sha256(canonical(&detail.tree()?)?.as_bytes()));
     Ok(Some(Json::Object(vec![("detail_sha256".into(), Json::String(digest.into()))])))
 }
 
@@ -212,7 +212,7 @@ struct Told {
     key: String,
     token: [u8; 16],
     record_id: Option<String>,
-    result: Option<Json<'static>>,
+    result: Option<JsonbArg>,
 }
 
 fn told(call: &Call) -> Result<Vec<Told>, LedgerError> {
@@ -255,11 +255,16 @@ pub fn confirm_many(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let set = RowSet::start(call)?;
     as_owner(call, |caller, connection| {
         let mut batch = batch_of(caller);
+        caller.require(connection, Capability::Execute, tenant, None)?;
+        let keys: Vec<_> = told.iter().map(|one| (tenant, &*one.key)).collect();
+        let commands = command::lock_all(connection, &keys)?;
         let mut done = Vec::with_capacity(told.len());
-        for one in told {
+        for (one, command) in told.into_iter().zip(commands) {
             let Told { key, token, record_id, result } = one;
             let says = Says::Confirmed { record_id, result };
-            let ended = speak(caller, connection, tenant, &key, &token)
+            let ended = command
+                .ok_or_else(command::no_such_command)
+                .and_then(|command| spoken(caller, connection, command, &token))
                 .and_then(|spoken| end(connection, &mut batch, spoken, says))
                 .map_err(|error| error.also(&format!("Key: {key}.")))?;
             done.push(ended);
@@ -296,7 +301,7 @@ pub fn fail(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let mut ending = Ending::of(wire);
     ending.matched_rule = rule;
     ending.message = bounded_text(call, 3, "message", 4_000)?;
-    ending.detail = digest_detail(&bounded(call.jsonb(4))?)?;
+    ending.detail = digest_detail(call.jsonb(4))?;
     ending.retry_after_ms = call.interval_us(5).map(|us| (us / 1_000).clamp(0, 86_400_000));
     finish(call, tenant, key, token, Says::Ended(Box::new(ending)))
 }
@@ -315,7 +320,7 @@ pub fn uncertain(call: &Call) -> Result<Option<Datum>, LedgerError> {
     let (key, token, tenant) = (key_of(call, 0)?, call.required_uuid(1, "lease_token")?, tenant_of(call, 4)?);
     let mut ending = Ending::of(Wire::NoAnswer { reason: NoAnswer::Unreadable });
     ending.message = bounded_text(call, 2, "message", 4_000)?;
-    ending.detail = digest_detail(&bounded(call.jsonb(3))?)?;
+    ending.detail = digest_detail(call.jsonb(3))?;
     ending.uncertain_as = Some(CaseReason::WorkerUncertain);
     finish(call, tenant, key, token, Says::Ended(Box::new(ending)))
 }

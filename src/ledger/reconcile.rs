@@ -225,7 +225,7 @@ pub fn reconcile(call: &Call) -> Result<Option<Datum>, LedgerError> {
         // Where the finding does not decide yet (it opens a question), the record is evidence, not the outcome.
         if preview.to == Status::Confirmed && preview.transition || preview.success_kept {
             change.record_id = report.record_id.map(str::to_owned);
-            change.result = report.evidence.as_ref().map(|e| e.tree().map(Json::into_owned)).transpose()?;
+            change.result = report.evidence;
         }
         if event == Event::ReconcileNotFound && !command.live.status.is_final() {
             command.live.counted = command.live.counted.min(last_of_budget(&operation));
@@ -235,7 +235,7 @@ pub fn reconcile(call: &Call) -> Result<Option<Datum>, LedgerError> {
         let done = batch.apply(&mut command, approval, &operation.destination, event, change)?;
         batch.flush(connection)?;
         if kept_result {
-            command.result = report.evidence.as_ref().map(JsonbArg::datum);
+            command.result = report.evidence.map(|evidence| evidence.datum());
         }
         if matches!(command.live.status, Status::Planned | Status::Approved) {
             lane::enter_again(connection, &command, &operation.destination)?;

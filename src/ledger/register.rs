@@ -7,7 +7,7 @@ use super::access::{Caller, Capability, as_owner, key_of, tenant_of};
 use super::catalog::{self, Operation};
 use super::command::{self, Command, Lease, Live, Queued};
 use super::receipt::{self, Outcome};
-use super::{fence, journal, lane, lookalike, predicate, rows, store};
+use super::{fence, journal, lane, lookalike, predicate, requests, rows, store};
 use crate::pg::call::Call;
 use crate::pg::datum;
 use crate::pg::jsonb::JsonbArg;
@@ -365,15 +365,7 @@ fn create(
         rows::insert_queued(connection, &command, &operation.destination)?;
         wake_for(&operation, &command, now_us);
     } else {
-        rows::INSERT_REQUEST.execute(
-            connection,
-            &[
-                Arg::Text(intent.tenant),
-                Arg::Text(intent.key),
-                Arg::Time(now_us),
-                Arg::or_null(deadline.at_us, Arg::Time),
-            ],
-        )?;
+        requests::insert(connection, intent.tenant, intent.key, now_us, deadline.at_us)?;
     }
     Ok(Some(Registered { command, operation, outcome: Outcome::Created }))
 }

@@ -5,10 +5,9 @@ use super::command::Command;
 use super::journal;
 use super::store;
 use crate::pg::datum;
-use crate::pg::jsonb;
+use crate::pg::jsonb::JsonbArg;
 use crate::pg::spi::{Arg, BIGINT, BOOL, BYTEA, Connection, INT, JSONB, Mode, Row, Statement, TEXT, TIME, UUID, array};
 use command_ledger_domain::error::LedgerError;
-use command_ledger_domain::json::Json;
 use command_ledger_domain::retry::plus_ms;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::rc::Rc;
@@ -49,12 +48,12 @@ const JSONBS: Oid = pg_sys::JSONBARRAYOID;
 pub struct AtRest {
     pub(super) command: Command,
     pub(super) record_id: Option<String>,
-    pub(super) result: Option<Json<'static>>,
+    pub(super) result: Option<JsonbArg>,
 }
 
 impl AtRest {
     /// What `command` is now, with a new record id and result where there are any.
-    pub fn new(command: &Command, record_id: Option<String>, result: Option<Json<'static>>) -> Self {
+    pub fn new(command: &Command, record_id: Option<String>, result: Option<JsonbArg>) -> Self {
         Self { command: command.clone(), record_id, result }
     }
 
@@ -66,7 +65,7 @@ impl AtRest {
     /// Takes a later state of the same command; a record and a result that it does not bring stay.
     pub fn follow(&mut self, later: Self) {
         self.record_id = self.record_id.take().or(later.record_id);
-        self.result = later.result.or(self.result.take());
+        self.result = later.result.or(self.result);
         self.command = later.command;
     }
 
@@ -125,7 +124,7 @@ pub fn write_at_rest(connection: &Connection, rows: &[AtRest]) -> Result<(), Led
     c.add(rows, TIME, |r| Some(datum::time(r.command.updated_us)));
     c.add(rows, TIME, |r| r.command.deadline_us.map(datum::time));
     c.add(rows, TEXT, |r| r.record_id.as_deref().map(datum::text));
-    c.add(rows, JSONB, |r| r.result.as_ref().map(jsonb::to_datum));
+    c.add(rows, JSONB, |r| r.result.map(|result| result.datum()));
     c.add(rows, TIME, |r| r.retain_until_us().map(datum::time));
     c.add(rows, BOOL, |r| Some(Datum::from(r.command.deadline_relative)));
     WRITE_AT_REST.execute(connection, &c.args())?;
@@ -342,20 +341,6 @@ pub static CLOSE_CASE: Statement = Statement::new(
         SET closed_at=$3, closed_by=$4, finding=$5, evidence=coalesce(r.evidence || $6, $6, r.evidence), \
             next_lookup_at=NULL, lookup_token=NULL \
       WHERE r.tenant = $1 AND r.idempotency_key = $2 AND r.closed_at IS NULL",
-);
-
-/// A command waits for approval.
-pub static INSERT_REQUEST: Statement = Statement::new(
-    Mode::Write,
-    &[TEXT, TEXT, TIME, TIME],
-    "INSERT INTO command_ledger.approval_request (tenant, idempotency_key, requested_at, deadline) VALUES ($1, $2, $3, $4)",
-);
-
-/// A command waits no longer.
-pub static DELETE_REQUEST: Statement = Statement::new(
-    Mode::Write,
-    &[TEXT, TEXT],
-    "DELETE FROM command_ledger.approval_request r WHERE r.tenant = $1 AND r.idempotency_key = $2",
 );
 
 /// A settled command leaves its lane.

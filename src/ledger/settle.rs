@@ -4,7 +4,8 @@ use super::approve;
 use super::batch::{Batch, Change};
 use super::catalog::Operation;
 use super::command::Command;
-use crate::pg::datum;
+use crate::pg::jsonb::JsonbArg;
+use crate::pg::random;
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
 use command_ledger_domain::answer::{
     EarlierSuccess, Facts, LateFacts, LateOutcome, Protection, RuleOutcome, Wire, event_after, meaning, protection,
@@ -51,7 +52,7 @@ pub struct Ending {
     pub success_rule_met: bool,
     pub matched_rule: Option<RuleOutcome>,
     pub record_id: Option<String>,
-    pub result: Option<Json<'static>>,
+    pub result: Option<JsonbArg>,
     pub retry_after_ms: Option<i64>,
     pub message: Option<String>,
     /// Facts for the journal: status, digests; no payload.
@@ -151,7 +152,7 @@ pub fn settle(
                 window_end_us: window_end_us.filter(|_| !facts.absence_established),
                 maybe_sent: maybe_sent_after,
             },
-            datum::random_u64(),
+            random::number(),
         )
     });
     let event = match (after.event, ending.uncertain_as) {
@@ -218,7 +219,7 @@ pub fn settle_late(
     past: &PastAttempt,
     success: bool,
     record_id: Option<String>,
-    result: Option<Json<'static>>,
+    result: Option<JsonbArg>,
 ) -> Result<Transition, LedgerError> {
     let now_us = batch.now_us();
     let rows = ENDS.run(connection, &[Arg::Text(&command.tenant), Arg::Text(&command.key)], 0)?;
@@ -255,7 +256,7 @@ pub fn settle_late(
     let change = Change {
         detail: Some(Json::Object(detail)),
         record_id,
-        evidence: result.clone(),
+        evidence: result.map(|result| result.tree().map(Json::into_owned)).transpose()?,
         result,
         skip_lane_on_failure: operation.skips_lane(),
         ..Change::default()

@@ -8,10 +8,9 @@ use super::journal;
 use super::register::NewRow;
 use super::rows::AtRest;
 use crate::pg::datum;
-use crate::pg::jsonb;
 use crate::pg::report::defect;
 use crate::pg::spi::Row;
-use crate::pg::table::{Inserted, Snapshot, Table};
+use crate::pg::table::{Held, Inserted, Snapshot, Table};
 use command_ledger_domain::error::LedgerError;
 use command_ledger_domain::status::{CaseReason, ErrorClass, Status};
 use pgrx::pg_sys::Datum;
@@ -180,6 +179,41 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Locks a queued command whose two rows were seen under one snapshot. `None` if its record was written since: then
+    /// the outbox row may have come or gone with it. An outbox row that was only written is followed to its last version.
+    fn hold(&self, record: &Row, queued: &Row, snapshot: &Snapshot) -> Result<Option<Command>, LedgerError> {
+        let Held::Row { row: record, changed: false } = self.commands.lock(record.place(), snapshot)? else {
+            return Ok(None);
+        };
+        let Held::Row { row: queued, .. } = self.outbox.lock(queued.place(), snapshot)? else { return Ok(None) };
+        let mut command = command_of(&record)?;
+        overlay(&mut command, queued)?;
+        command.held_rows.record = Some(Rc::new(record));
+        Ok(Some(command))
+    }
+
+    /// The same for any command: its outbox row is looked for once its record is held.
+    fn find_and_hold(&self, key: [Datum; 2]) -> Result<Option<Command>, LedgerError> {
+        let held = |table: &Table| {
+            let snapshot = Snapshot::latest();
+            let row = match table.find(key, &snapshot) {
+                Some(found) => table.lock(found.place(), &snapshot),
+                None => Ok(Held::Gone),
+            };
+            snapshot.release();
+            row
+        };
+        let Held::Row { row: record, .. } = held(&self.commands)? else { return Ok(None) };
+        let mut command = command_of(&record)?;
+        if let Held::Row { row: queued, .. } = held(&self.outbox)? {
+            overlay(&mut command, queued)?;
+        }
+        command.held_rows.record = Some(Rc::new(record));
+        Ok(Some(command))
+    }
+}
+
 /// Reads a command as it is committed now (and as this transaction changed it).
 pub fn find(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerError>> {
     let tables = Tables::open()?;
@@ -218,29 +252,23 @@ pub fn find_queued(due: &[Due]) -> Option<Result<Vec<WithParams>, LedgerError>> 
     Some(found)
 }
 
-/// Reads and locks a command: its record, then its outbox row.
-pub fn lock(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerError>> {
+/// Reads and locks commands in the order of these keys: of each its record, then its outbox row.
+pub fn lock(keys: &[(&str, &str)]) -> Option<Result<Vec<Option<Command>>, LedgerError>> {
     let tables = Tables::open()?;
-    let key = [datum::text(tenant), datum::text(key)];
-    let held = |table: &Table| {
-        let snapshot = Snapshot::latest();
-        let row = match table.find(key, &snapshot) {
-            Some(found) => table.lock(&found, &snapshot),
-            None => Ok(None),
-        };
-        snapshot.release();
-        row
-    };
-    let locked = (|| {
-        let Some(record) = held(&tables.commands)? else { return Ok(None) };
-        let mut command = command_of(&record)?;
-        // Read only now: whoever held the record may have moved the command.
-        if let Some(queued) = held(&tables.outbox)? {
-            overlay(&mut command, queued)?;
+    let snapshot = Snapshot::latest();
+    let (mut records, mut queue) = (tables.commands.by_key(&snapshot), tables.outbox.by_key(&snapshot));
+    let locked = keys.iter().map(|(tenant, key)| {
+        let key = [datum::text(tenant), datum::text(key)];
+        let at_once = records.find(key).zip(queue.find(key)).map(|found| tables.hold(&found.0, &found.1, &snapshot));
+        match at_once.transpose()?.flatten() {
+            Some(command) => Ok(Some(command)),
+            None => tables.find_and_hold(key),
         }
-        command.held_rows.record = Some(Rc::new(record));
-        Ok(Some(command))
-    })();
+    });
+    let locked = locked.collect();
+    records.end();
+    queue.end();
+    snapshot.release();
     tables.close();
     Some(locked)
 }
@@ -385,7 +413,7 @@ pub fn write_at_rest(rows: &[AtRest]) -> Option<Result<(), LedgerError>> {
         }
         // A confirmation brings its own result, or none; anything else leaves what is there.
         if at_rest.result.is_some() || live.status == Status::Confirmed && !was_confirmed {
-            set(C::result, at_rest.result.as_ref().map(jsonb::to_datum));
+            set(C::result, at_rest.result.map(|result| result.datum()));
         }
         Ok((&**old, row))
     });

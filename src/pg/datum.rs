@@ -141,23 +141,3 @@ pub unsafe fn interval_us(datum: Datum) -> i64 {
     let days = i64::from(interval.month) * 30 + i64::from(interval.day);
     interval.time.saturating_add(days.saturating_mul(86_400_000_000))
 }
-
-/// Sixteen bytes from the operating system's random source, as a UUIDv4.
-pub fn random_uuid() -> Option<[u8; 16]> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: fills sixteen bytes or says false.
-    if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), 16) } {
-        return None;
-    }
-    bytes[6] = bytes[6] & 0x0F | 0x40;
-    bytes[8] = bytes[8] & 0x3F | 0x80;
-    Some(bytes)
-}
-
-/// Eight random bytes for jitter.
-pub fn random_u64() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: fills eight bytes or leaves zeros, which only means no jitter.
-    unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), 8) };
-    u64::from_ne_bytes(bytes)
-}

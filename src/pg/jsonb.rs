@@ -28,6 +28,17 @@ impl JsonbArg {
         Self { datum: unsafe { Datum::from(pg_sys::pg_detoast_datum(datum.cast_mut_ptr())) } }
     }
 
+    /// A document of the core as it is stored; it lives as long as the current memory.
+    pub fn of(json: &Json) -> Self {
+        Self { datum: to_datum(json) }
+    }
+
+    /// A copy in the current memory.
+    pub fn copied(self) -> Self {
+        // SAFETY: `new` made sure that this is a jsonb.
+        Self { datum: unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(self.datum.cast_mut_ptr())) } }
+    }
+
     /// The datum, to be stored as it is.
     pub fn datum(&self) -> Datum {
         self.datum

@@ -8,6 +8,7 @@
 use super::enums::enum_datum;
 use super::report::defect;
 use super::row::Row;
+use super::target::{Entries, Target};
 use super::transaction::require_writable;
 use super::watch;
 use command_ledger_domain::error::LedgerError;
@@ -118,13 +119,9 @@ impl Table {
         enum_datum(self.column_type(column), label)
     }
 
-    /// Locks a row that was found, as SELECT … FOR NO KEY UPDATE does: waits for whoever holds it, and answers its last
-    /// version; `None` if it is gone.
-    pub fn lock(&self, found: &Row, snapshot: &Snapshot) -> Result<Option<Row>, LedgerError> {
-        match self.locked(found.place(), snapshot, pg_sys::LockWaitPolicy::LockWaitBlock)? {
-            Held::Row { row, .. } => Ok(Some(row)),
-            Held::Gone | Held::ByOthers => Ok(None),
-        }
+    /// Locks a row, as SELECT … FOR NO KEY UPDATE does: waits for whoever holds it, and answers its last version.
+    pub fn lock(&self, place: Place, snapshot: &Snapshot) -> Result<Held, LedgerError> {
+        self.locked(place, snapshot, pg_sys::LockWaitPolicy::LockWaitBlock)
     }
 
     /// The same with SKIP LOCKED: does not wait.
@@ -172,7 +169,8 @@ impl Table {
         // SAFETY: the server refuses a row that was changed meanwhile; index entries follow unless the new version stays
         // on the page with none of them touched.
         unsafe {
-            let target = Target::open(self.relation, false);
+            // Most new versions need no entry: opened when one does.
+            let mut target = None;
             let slot = self.slot();
             for (old, row) in rows {
                 self.fill(slot, row)?;
@@ -182,11 +180,17 @@ impl Table {
                 let summarizing = update_tuple(self.relation, &mut place, tuple);
                 (*slot).tts_tid = (*tuple).t_self;
                 if let Some(only_summarizing) = summarizing {
-                    target.insert_index_tuples(slot, Entries::OfUpdate { only_summarizing });
+                    let has = |column: usize| rows.iter().any(|(_, row)| row.get(column).is_some_and(Option::is_some));
+                    target
+                        .get_or_insert_with(|| Target::open(self.relation, false, has))
+                        .insert_index_tuples(slot, Entries::OfUpdate { only_summarizing });
                 }
             }
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            target.close();
+            if let Some(target) = target {
+                target.close();
+            }
+            pg_sys::CommandCounterIncrement();
         }
         Ok(())
     }
@@ -209,7 +213,8 @@ impl Table {
         // SAFETY: the order of the calls is that of the server's own insert with ON CONFLICT: the tuple is speculative
         // until every unique index has taken it. What an error leaves behind is released by the abort.
         unsafe {
-            let target = Target::open(self.relation, true);
+            let has = |column: usize| row.get(column).is_some_and(Option::is_some);
+            let target = Target::open(self.relation, true, has);
             let slot = self.slot();
             self.fill(slot, row)?;
             let (command, transaction) = (pg_sys::GetCurrentCommandId(true), pg_sys::GetCurrentTransactionId());
@@ -230,6 +235,7 @@ impl Table {
             };
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             target.close();
+            pg_sys::CommandCounterIncrement();
             Ok(inserted)
         }
     }
@@ -238,7 +244,8 @@ impl Table {
     pub fn insert(&self, rows: &[Vec<Option<Datum>>]) -> Result<(), LedgerError> {
         // SAFETY: as above, without speculation.
         unsafe {
-            let target = Target::open(self.relation, false);
+            let has = |column: usize| rows.iter().any(|row| row.get(column).is_some_and(Option::is_some));
+            let target = Target::open(self.relation, false, has);
             let slot = self.slot();
             for row in rows {
                 self.fill(slot, row)?;
@@ -248,6 +255,7 @@ impl Table {
             }
             pg_sys::ExecDropSingleTupleTableSlot(slot);
             target.close();
+            pg_sys::CommandCounterIncrement();
         }
         Ok(())
     }
@@ -277,16 +285,6 @@ impl Table {
     }
 }
 
-/// Which index entries are written.
-enum Entries<'a> {
-    OfInsert,
-    /// A duplicate is reported here instead of raised.
-    Speculative(&'a mut bool),
-    OfUpdate {
-        only_summarizing: bool,
-    },
-}
-
 /// Writes a new version; `None` if no index needs an entry, else whether only summarizing ones do.
 ///
 /// # Safety
@@ -311,81 +309,6 @@ unsafe fn update_tuple(
             match entries {
                 pg_sys::TU_UpdateIndexes::TU_None => None,
                 entries => Some(entries == pg_sys::TU_UpdateIndexes::TU_Summarizing),
-            }
-        }
-    }
-}
-
-/// A table with its indexes open, as the server's functions for index entries want it.
-struct Target {
-    info: *mut pg_sys::ResultRelInfo,
-    state: *mut pg_sys::EState,
-}
-
-impl Target {
-    unsafe fn open(relation: pg_sys::Relation, speculative: bool) -> Self {
-        // SAFETY: the relation is open; all of it is released by `close`, and by an abort in any case.
-        unsafe {
-            let state = pg_sys::CreateExecutorState();
-            let info = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-            (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
-            pg_sys::InitResultRelInfo(info, relation, 0, std::ptr::null_mut(), 0);
-            pg_sys::ExecOpenIndices(info, speculative);
-            Self { info, state }
-        }
-    }
-
-    /// What was written is visible to what this transaction does next.
-    unsafe fn close(self) {
-        // SAFETY: opened by `open`.
-        unsafe {
-            pg_sys::ExecCloseIndices(self.info);
-            pg_sys::FreeExecutorState(self.state);
-            pg_sys::CommandCounterIncrement();
-        }
-    }
-
-    unsafe fn insert_index_tuples(&self, slot: *mut pg_sys::TupleTableSlot, entries: Entries) {
-        let (none, nowhere) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let (update, speculative, conflict, only_summarizing) = match entries {
-            Entries::OfInsert => (false, false, nowhere, false),
-            Entries::Speculative(conflict) => (false, true, std::ptr::from_mut(conflict), false),
-            Entries::OfUpdate { only_summarizing } => (true, false, nowhere, only_summarizing),
-        };
-        // SAFETY: the indexes are open, the slot holds the tuple that was just written.
-        unsafe {
-            #[cfg(feature = "pg15")]
-            {
-                let _ = only_summarizing;
-                pg_sys::ExecInsertIndexTuples(self.info, slot, self.state, update, speculative, conflict, none);
-            }
-            #[cfg(not(feature = "pg15"))]
-            pg_sys::ExecInsertIndexTuples(
-                self.info,
-                slot,
-                self.state,
-                update,
-                speculative,
-                conflict,
-                none,
-                only_summarizing,
-            );
-        }
-    }
-
-    /// Whether no other row has the unique keys of this one; waits for sessions that are about to decide it.
-    unsafe fn is_free(&self, slot: *mut pg_sys::TupleTableSlot) -> bool {
-        let (mut place, none) = (pg_sys::ItemPointerData::default(), std::ptr::null_mut());
-        // SAFETY: as above.
-        unsafe {
-            #[cfg(not(feature = "pg18"))]
-            return pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, none);
-            #[cfg(feature = "pg18")]
-            {
-                // No row of its own yet: an invalid pointer.
-                let nowhere = pg_sys::BlockIdData { bi_hi: u16::MAX, bi_lo: u16::MAX };
-                let mut own = pg_sys::ItemPointerData { ip_blkid: nowhere, ip_posid: 0 };
-                pg_sys::ExecCheckIndexConstraints(self.info, slot, self.state, &mut place, &mut own, none)
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::ledger::catalog::Operation;
 use crate::ledger::command::Command;
 use crate::ledger::predicate::{first, lax, record_id_text};
 use crate::ledger::settle::{Ending, transport_detail};
-use crate::pg::jsonb;
+use crate::pg::jsonb::JsonbArg;
 use crate::pg::spi::Connection;
 use command_ledger_domain::answer::{NoAnswer, NotSent, RuleOutcome, Wire};
 use command_ledger_domain::config::{self, SuccessSpec};
@@ -170,10 +170,11 @@ pub fn ending(
         }
         Outcome::Answered(answer) => {
             let body = document(answer);
-            let stored = body.as_ref().map(jsonb::to_datum);
+            let stored = body.as_ref().map(JsonbArg::of);
+            let body = stored.map(|stored| stored.datum());
             let mut ending = Ending::of(Wire::Answered { status: answer.status });
-            let (met, record_id) = success(connection, &operation.effective.success, answer.status, stored)?;
-            ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, stored)?;
+            let (met, record_id) = success(connection, &operation.effective.success, answer.status, body)?;
+            ending.matched_rule = rule(connection, &operation.effective.rules, answer.status, body)?;
             ending.success_rule_met = met;
             ending.retry_after_ms = header(answer, "retry-after").and_then(|v| parse_retry_after(v, ended.ended_us));
             // Only what proves the effect names its record.
@@ -181,7 +182,7 @@ pub fn ending(
             ending.record_id = proof;
             ending.detail = Some(facts(answer, claim.as_deref()));
             ending.message = (!met).then(|| format!("HTTP {}", answer.status));
-            ending.result = body;
+            ending.result = stored;
             ending
         }
     };

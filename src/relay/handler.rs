@@ -29,17 +29,17 @@ use crate::ledger::command::{self, Command};
 use crate::ledger::dispatch::{self, Claim, Claimed, Claims};
 use crate::ledger::room;
 use crate::ledger::settle::{self, Ending};
+use crate::pg::datum;
+use crate::pg::jsonb::JsonbArg;
 use crate::pg::report::{Level, log};
 use crate::pg::role::ActingAs;
 use crate::pg::spi::{self, Arg, Connection, Mode, Statement, TEXT};
 use crate::pg::transaction::{force_durable_commit, settings_put_back};
-use crate::pg::{datum, jsonb};
 use crate::settings;
 use command_ledger_domain::answer::{NotSent, RuleOutcome, Wire};
 use command_ledger_domain::config::{DestinationConfig, Transport};
 use command_ledger_domain::error::{Code, LedgerError};
 use command_ledger_domain::fence::Fence;
-use command_ledger_domain::json::Json;
 use command_ledger_domain::throttle::SendEnd;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CString;
@@ -191,8 +191,10 @@ fn call_and_confirm(connection: &Connection, one: &Claimed, said: &mut Option<Ru
     if answer.is_some_and(|d| unsafe { datum::varlena_bytes(d) }.len() > limit) {
         return unmet("its answer is larger than the destination's limit response_bytes");
     }
-    // SAFETY: as above; the tree is made independent of the row.
-    let document = answer.map(|d| unsafe { jsonb::JsonbArg::new(d) }.tree().map(Json::into_owned)).transpose()?;
+    // SAFETY: as above; the copy does not depend on the row.
+    let document = answer.map(|d| unsafe { JsonbArg::new(d) }.copied());
+    // Bounded like everything that is stored.
+    document.map(|document| document.tree().map(drop)).transpose()?;
     let (met, record_id) = answers::success_of_function(connection, &operation.effective.success, answer)?;
     *said = answers::rule_of_function(connection, &operation.effective.rules, answer)?;
     match *said {

@@ -11,7 +11,8 @@ use crate::ledger::command::{self, Command};
 use crate::ledger::predicate::{MAX_RECORDS, all, first, lax, list_present, record_id_text, scalar_text};
 use crate::ledger::{approve, settle};
 use crate::pg::datum;
-use crate::pg::jsonb;
+use crate::pg::jsonb::{self, JsonbArg};
+use crate::pg::random;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, INT, JSONB, Mode, Row, Statement, TEXT, TIME, UUID};
 use crate::pg::transaction::nested;
@@ -95,7 +96,7 @@ pub fn start(desk: &mut Desk, limit: usize) -> Result<bool, LedgerError> {
                     (None, Some(now_us.saturating_add(PUT_OFF_US)))
                 }
             };
-            let token = datum::random_uuid().unwrap_or_default();
+            let token = random::uuid().unwrap_or_default();
             TAKE.execute(
                 connection,
                 &[
@@ -342,7 +343,7 @@ fn settle_round(connection: &Connection, open: &OpenRound) -> Result<(), LedgerE
         change.record_id.clone_from(record_id);
         let evidence = found.into_iter().find(|f| f.meets_when && f.match_value.as_deref() == Some(&destination_key));
         change.evidence = evidence.as_ref().map(|f| f.record.clone());
-        change.result = evidence.map(|f| f.record);
+        change.result = evidence.map(|f| JsonbArg::of(&f.record));
         change.finding = Some("found by lookup".into());
     } else if matches!(event, Event::LookupAbsent { .. }) {
         change.finding = Some("absent by lookup".into());
@@ -377,6 +378,6 @@ fn repeat(operation: &Operation, command: &Command, now_us: i64) -> Repeat {
             window_end_us: None,
             maybe_sent: command.live.maybe_sent,
         },
-        datum::random_u64(),
+        random::number(),
     )
 }

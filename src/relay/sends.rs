@@ -8,8 +8,9 @@ use super::transaction::{self, Limits};
 use super::{complain, signals};
 use crate::failpoint;
 use crate::ledger::batch::{Actor, Batch};
+use crate::ledger::command::{self, Command};
 use crate::ledger::dispatch::{self, Claim, Claims};
-use crate::ledger::{catalog, command, room, settle};
+use crate::ledger::{catalog, room, settle};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
 use crate::pg::spi::{Arg, Connection, Mode, Statement, TEXT};
@@ -187,8 +188,9 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
     }
     let together = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
         let mut batch = batch();
-        for (attempt, ended) in &attempts {
-            settle_one(connection, &mut batch, attempt, ended)?;
+        let keys: Vec<_> = attempts.iter().map(|(attempt, _)| (&*attempt.tenant, &*attempt.key)).collect();
+        for ((attempt, ended), command) in attempts.iter().zip(command::lock_all(connection, &keys)?) {
+            settle_one(connection, &mut batch, command, attempt, ended)?;
         }
         batch.flush(connection)?;
         force_durable_commit();
@@ -209,7 +211,8 @@ pub fn settle_replies(desk: &mut Desk, replies: Vec<Ended>) -> BTreeSet<String> 
 fn settle_alone(desk: &mut Desk, attempt: Attempt, ended: Ended) -> Option<String> {
     let alone = transaction::run_within(SETTLING, SETTLING_NAME, |connection| {
         let mut batch = batch();
-        settle_one(connection, &mut batch, &attempt, &ended)?;
+        let command = command::lock(connection, &attempt.tenant, &attempt.key)?;
+        settle_one(connection, &mut batch, command, &attempt, &ended)?;
         batch.flush(connection)?;
         force_durable_commit();
         Ok(())
@@ -226,8 +229,15 @@ fn settle_alone(desk: &mut Desk, attempt: Attempt, ended: Ended) -> Option<Strin
     None
 }
 
-fn settle_one(connection: &Connection, batch: &mut Batch, attempt: &Attempt, ended: &Ended) -> Result<(), LedgerError> {
-    let Some(mut command) = command::lock(connection, &attempt.tenant, &attempt.key)? else { return Ok(()) };
+/// Settles one answer; its command is locked.
+fn settle_one(
+    connection: &Connection,
+    batch: &mut Batch,
+    command: Option<Command>,
+    attempt: &Attempt,
+    ended: &Ended,
+) -> Result<(), LedgerError> {
+    let Some(mut command) = command else { return Ok(()) };
     let operation = catalog::version(connection, &command.command_type, command.type_version)?;
     let ending = answers::ending(connection, &operation, &command, ended)?;
     let transition = if command.lease().is_some_and(|l| l.token == attempt.token) {
