@@ -1,8 +1,12 @@
--- From 0.1.0 to 0.2.0: since when the owner of an open question works on it.
+-- From 0.1.0 to 0.2.0: since when the owner of an open question works on it; what is under way is not among what is due.
 
 ALTER TABLE command_ledger.reconciliation_case ADD COLUMN assigned_at timestamptz;
 COMMENT ON COLUMN command_ledger.reconciliation_case.assigned_at IS
     'Since when its owner works on it; NULL while nobody does.';
+
+-- A claim writes one entry less, and steps over none that is under way.
+DROP INDEX command_ledger.outbox_due;
+CREATE INDEX outbox_due ON command_ledger.outbox (destination, due_at) WHERE lease_token IS NULL;
 
 -- Replaced, not dropped: what grant_access() gave stays.
 CREATE OR REPLACE VIEW command_ledger.open_question AS

@@ -174,14 +174,14 @@ CREATE TABLE command_ledger.outbox (
     kept_record_id text,
     kept_result jsonb,
     PRIMARY KEY (tenant, idempotency_key))
-    -- Every command enters, changes a few times and leaves. Half a page is kept free, so that the changes stay on it and
-    -- touch no index; a vacuum comes after 2,000 dead rows whatever the size, and does not pause: the claim reads this
+    -- Every command enters, changes a few times and leaves. Half a page is kept free, so that the changes stay on it; a
+    -- vacuum comes after 2,000 dead rows whatever the size, and does not pause: the claim reads this
     -- table at every round.
     WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000,
           autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE command_ledger.outbox IS
     'Due and leased work only: a row from approval until settlement. It holds the live state of an open command.';
-CREATE INDEX outbox_due ON command_ledger.outbox (destination, due_at);
+CREATE INDEX outbox_due ON command_ledger.outbox (destination, due_at) WHERE lease_token IS NULL;
 CREATE INDEX outbox_leased ON command_ledger.outbox (destination, lease_expires_at) WHERE lease_token IS NOT NULL;
 CREATE INDEX outbox_deadline ON command_ledger.outbox (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX outbox_approved_until ON command_ledger.outbox (approved_until) WHERE approved_until IS NOT NULL;

@@ -237,6 +237,36 @@ fn the_current_role_decides_and_not_the_login() {
 }
 
 #[test]
+fn the_tenant_of_a_session_follows_the_grants_and_its_setting() {
+    let (_cluster, mut ledger) = ledger();
+    let mut session = ledger.as_role("proposer");
+    let current = "select command_ledger.current_tenant()";
+    assert_eq!([session.text(current), session.text(current)], ["acme", "acme"]);
+    // An old snapshot sees the grants of its time; what it was told must not outlive it.
+    session.exec("begin isolation level repeatable read");
+    assert_eq!(session.text(current), "acme");
+    grant(&mut ledger, "proposer", "propose", "zeta");
+    session.text(current);
+    session.exec("commit");
+    assert_eq!(session.text(current), "default", "two tenants are granted, and none is meant");
+    session.exec("set command_ledger.tenant = 'zeta'");
+    assert_eq!(session.text(current), "zeta");
+    ledger.exec("select command_ledger.revoke_access('proposer', 'propose', 'zeta')");
+    assert_eq!(session.text(current), "acme", "a tenant that is not granted is not used");
+    session.exec("reset command_ledger.tenant");
+    // A grant that is taken back again.
+    ledger.exec("begin; select command_ledger.revoke_access('proposer', 'propose', 'acme'); rollback");
+    assert_eq!(session.text(current), "acme");
+    // Another role in the same session, and a membership.
+    ledger.exec("create role twofold login noinherit; grant proposer to twofold; grant zeta_proposer to twofold");
+    let mut twofold = ledger.as_role("twofold");
+    twofold.exec("set role zeta_proposer");
+    assert_eq!(twofold.text(current), "zeta");
+    twofold.exec("set role proposer");
+    assert_eq!(twofold.text(current), "acme");
+}
+
+#[test]
 fn a_proposer_with_the_right_to_approve_does_not_approve_its_own() {
     let (_cluster, mut ledger) = ledger();
     grant(&mut ledger, "proposer", "approve", "acme");

@@ -8,7 +8,7 @@
 use super::enums::enum_datum;
 use super::report::defect;
 use super::row::Row;
-use super::target::{Entries, Target};
+use super::target::{Entries, Nullness, Target};
 use super::transaction::require_writable;
 use super::watch;
 use command_ledger_domain::error::LedgerError;
@@ -180,9 +180,9 @@ impl Table {
                 let summarizing = update_tuple(self.relation, &mut place, tuple);
                 (*slot).tts_tid = (*tuple).t_self;
                 if let Some(only_summarizing) = summarizing {
-                    let has = |column: usize| rows.iter().any(|(_, row)| row.get(column).is_some_and(Option::is_some));
+                    let any = |like: Nullness| rows.iter().any(|(_, row)| is_like(row, like));
                     target
-                        .get_or_insert_with(|| Target::open(self.relation, false, has))
+                        .get_or_insert_with(|| Target::open(self.relation, false, any))
                         .insert_index_tuples(slot, Entries::OfUpdate { only_summarizing });
                 }
             }
@@ -213,8 +213,7 @@ impl Table {
         // SAFETY: the order of the calls is that of the server's own insert with ON CONFLICT: the tuple is speculative
         // until every unique index has taken it. What an error leaves behind is released by the abort.
         unsafe {
-            let has = |column: usize| row.get(column).is_some_and(Option::is_some);
-            let target = Target::open(self.relation, true, has);
+            let target = Target::open(self.relation, true, |like| is_like(row, like));
             let slot = self.slot();
             self.fill(slot, row)?;
             let (command, transaction) = (pg_sys::GetCurrentCommandId(true), pg_sys::GetCurrentTransactionId());
@@ -244,8 +243,8 @@ impl Table {
     pub fn insert(&self, rows: &[Vec<Option<Datum>>]) -> Result<(), LedgerError> {
         // SAFETY: as above, without speculation.
         unsafe {
-            let has = |column: usize| rows.iter().any(|row| row.get(column).is_some_and(Option::is_some));
-            let target = Target::open(self.relation, false, has);
+            let any = |like: Nullness| rows.iter().any(|row| is_like(row, like));
+            let target = Target::open(self.relation, false, any);
             let slot = self.slot();
             for row in rows {
                 self.fill(slot, row)?;
@@ -283,6 +282,10 @@ impl Table {
             Ok(())
         }
     }
+}
+
+fn is_like(row: &[Option<Datum>], like: Nullness) -> bool {
+    row.get(like.column).is_some_and(|value| value.is_none() == like.null)
 }
 
 /// Writes a new version; `None` if no index needs an entry, else whether only summarizing ones do.

@@ -7,11 +7,18 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+/// Whether a column of a row is NULL.
+#[derive(Clone, Copy)]
+pub(super) struct Nullness {
+    pub column: usize,
+    pub null: bool,
+}
+
 /// An index of a table.
 struct Index {
     id: Oid,
-    /// The column that must not be NULL for a row to be in it (`WHERE column IS NOT NULL`); none: the server decides.
-    only_with: Option<usize>,
+    /// What a row must be like to be in it (`WHERE column IS [NOT] NULL`); none: the server decides.
+    only: Option<Nullness>,
 }
 
 /// The indexes of each table, good in one generation: who makes or drops one tells all sessions.
@@ -48,16 +55,16 @@ unsafe fn read_indexes(relation: pg_sys::Relation) -> Vec<Index> {
         let read = |n: usize| {
             let id = (*(*list).elements.add(n)).oid_value;
             let index = pg_sys::index_open(id, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-            let only_with = not_null_column(pg_sys::RelationGetIndexPredicate(index));
+            let only = nullness(pg_sys::RelationGetIndexPredicate(index));
             pg_sys::index_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-            Index { id, only_with }
+            Index { id, only }
         };
         (0..count).map(read).collect()
     }
 }
 
-/// The column of a predicate that says nothing but that it is not NULL.
-unsafe fn not_null_column(predicate: *mut pg_sys::List) -> Option<usize> {
+/// A predicate that says nothing but whether a column is NULL.
+unsafe fn nullness(predicate: *mut pg_sys::List) -> Option<Nullness> {
     // SAFETY: a list of expression nodes; each node is what its tag says.
     unsafe {
         if predicate.is_null() || (*predicate).length != 1 {
@@ -68,10 +75,11 @@ unsafe fn not_null_column(predicate: *mut pg_sys::List) -> Option<usize> {
             return None;
         }
         let test = node.cast::<pg_sys::NullTest>();
-        if (*test).nulltesttype != pg_sys::NullTestType::IS_NOT_NULL || (*(*test).arg).type_ != pg_sys::NodeTag::T_Var {
+        if (*(*test).arg).type_ != pg_sys::NodeTag::T_Var {
             return None;
         }
-        usize::try_from((*(*test).arg.cast::<pg_sys::Var>()).varattno).ok()?.checked_sub(1)
+        let column = usize::try_from((*(*test).arg.cast::<pg_sys::Var>()).varattno).ok()?.checked_sub(1)?;
+        Some(Nullness { column, null: (*test).nulltesttype == pg_sys::NullTestType::IS_NULL })
     }
 }
 
@@ -92,11 +100,11 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// For rows of which `has` says whether any has a value in a column.
+    /// For rows of which `any` says whether one of them is like this.
     ///
     /// # Safety
     /// The relation is open for writing, and one that [`super::table::Table`] has looked at.
-    pub unsafe fn open(relation: pg_sys::Relation, speculative: bool, has: impl Fn(usize) -> bool) -> Self {
+    pub unsafe fn open(relation: pg_sys::Relation, speculative: bool, any: impl Fn(Nullness) -> bool) -> Self {
         // SAFETY: as ExecOpenIndices does it. All of it is released by `close`, and by an abort in any case.
         unsafe {
             let state = pg_sys::CreateExecutorState();
@@ -104,7 +112,7 @@ impl Target {
             (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
             pg_sys::InitResultRelInfo(info, relation, 0, std::ptr::null_mut(), 0);
             let known = indexes(relation);
-            let wanted = || known.iter().filter(|index| index.only_with.is_none_or(&has));
+            let wanted = || known.iter().filter(|index| index.only.is_none_or(&any));
             let count = wanted().count();
             (*info).ri_IndexRelationDescs = pg_sys::palloc0(count * size_of::<pg_sys::Relation>()).cast();
             (*info).ri_IndexRelationInfo = pg_sys::palloc0(count * size_of::<*mut pg_sys::IndexInfo>()).cast();
