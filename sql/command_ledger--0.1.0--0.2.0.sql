@@ -63,3 +63,44 @@ CREATE OR REPLACE VIEW command_ledger.reconciliation_queue WITH (security_barrie
      WHERE (SELECT command_ledger.may_read_all()) OR command_ledger.may_read(q.tenant, q.command_type);
 COMMENT ON COLUMN command_ledger.reconciliation_queue.assigned_at IS
     'Since when its owner works on it: a question that somebody took long ago is as open as one that nobody took.';
+
+-- What is uncertain is found by what is open, without a look at every command.
+CREATE OR REPLACE VIEW command_ledger.measures WITH (security_barrier) AS
+    SELECT r.disturbed_runs, r.recovered_runs,
+           CASE WHEN r.ended_runs OPERATOR(pg_catalog.>) 0 THEN r.recovered_runs::pg_catalog.float8 OPERATOR(pg_catalog./) r.ended_runs::pg_catalog.float8 END AS recovered_share,
+           d.duplicate_records, u.uncertain,
+           pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) u.uncertain_since AS oldest_uncertain,
+           c.confirmed, c.attempts_per_confirmed, c.most_attempts, k.questions, k.closed_by_person,
+           k.median_time_in_reconciliation, k.longest_time_in_reconciliation, a.approvals_lapsed
+      FROM (SELECT pg_catalog.count(*) FILTER (WHERE n.disturbed) AS disturbed_runs,
+                   pg_catalog.count(*) FILTER (WHERE n.recovered_without_person IS NOT NULL) AS ended_runs,
+                   pg_catalog.count(*) FILTER (WHERE n.recovered_without_person) AS recovered_runs
+              FROM command_ledger.runs n) r
+     CROSS JOIN (SELECT pg_catalog.count(*) AS duplicate_records FROM command_ledger.duplicate_records n
+                  WHERE n.kind OPERATOR(pg_catalog.=) 'two_records_of_one_command') d
+     CROSS JOIN (SELECT pg_catalog.count(*) AS uncertain, pg_catalog.min(coalesce(n.first_sent_at, n.registered_at)) AS uncertain_since
+                   -- What may have been sent and is not settled has a row in one of these.
+                   FROM (SELECT r.tenant, r.idempotency_key FROM command_ledger.reconciliation_case r WHERE r.closed_at IS NULL
+                         UNION
+                         SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o WHERE o.maybe_sent
+                         UNION
+                         SELECT q.tenant, q.idempotency_key FROM command_ledger.approval_request q) l
+                   JOIN command_ledger.live_command n ON n.tenant OPERATOR(pg_catalog.=) l.tenant AND n.idempotency_key OPERATOR(pg_catalog.=) l.idempotency_key
+                  WHERE n.maybe_sent AND n.status OPERATOR(pg_catalog.<>) 'confirmed'
+                    AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(n.tenant, n.command_type))) u
+     CROSS JOIN (SELECT pg_catalog.count(*) AS confirmed, pg_catalog.avg(n.attempt) AS attempts_per_confirmed,
+                        pg_catalog.max(n.attempt) AS most_attempts
+                   FROM command_ledger.command n
+                  WHERE n.status OPERATOR(pg_catalog.=) 'confirmed'
+                    AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(n.tenant, n.command_type))) c
+     CROSS JOIN (SELECT pg_catalog.count(*) AS questions,
+                        pg_catalog.count(*) FILTER (WHERE n.finding OPERATOR(pg_catalog.=) ANY (ARRAY['found', 'not_found', 'abandon'])) AS closed_by_person,
+                        pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY n.closed_at OPERATOR(pg_catalog.-) n.opened_at) AS median_time_in_reconciliation,
+                        pg_catalog.max(n.closed_at OPERATOR(pg_catalog.-) n.opened_at) AS longest_time_in_reconciliation
+                   FROM command_ledger.reconciliation_case n
+                   JOIN command_ledger.command x ON x.tenant OPERATOR(pg_catalog.=) n.tenant AND x.idempotency_key OPERATOR(pg_catalog.=) n.idempotency_key
+                  WHERE (SELECT command_ledger.may_read_all()) OR command_ledger.may_read(x.tenant, x.command_type)) k
+     CROSS JOIN (SELECT pg_catalog.count(*) AS approvals_lapsed FROM command_ledger.timeline n
+                  WHERE n.kind OPERATOR(pg_catalog.=) 'approval_lapsed') a;
+COMMENT ON VIEW command_ledger.measures IS
+    'One row about everything that the reader may read and that retention has left: how many disturbed workflows recovered without a person, how many records are too many, what is not known. Reads the commands of all runs, and all commands and journals for the columns about those (confirmed, attempts, approvals_lapsed): for a report, not for a dashboard. Example: SELECT recovered_share, duplicate_records, uncertain, oldest_uncertain FROM command_ledger.measures;';
