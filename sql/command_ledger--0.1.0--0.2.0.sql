@@ -104,3 +104,74 @@ CREATE OR REPLACE VIEW command_ledger.measures WITH (security_barrier) AS
                   WHERE n.kind OPERATOR(pg_catalog.=) 'approval_lapsed') a;
 COMMENT ON VIEW command_ledger.measures IS
     'One row about everything that the reader may read and that retention has left: how many disturbed workflows recovered without a person, how many records are too many, what is not known. Reads the commands of all runs, and all commands and journals for the columns about those (confirmed, attempts, approvals_lapsed): for a report, not for a dashboard. Example: SELECT recovered_share, duplicate_records, uncertain, oldest_uncertain FROM command_ledger.measures;';
+
+-- Journals of one claim and its confirmation are not read.
+CREATE OR REPLACE VIEW command_ledger.runs WITH (security_barrier) AS
+    SELECT r.tenant, r.run_id, r.workflow_version, r.steps, r.confirmed, r.failed, r.cancelled, r.still_open,
+           r.need_person,
+           CASE WHEN r.need_person OPERATOR(pg_catalog.>) 0 THEN 'needs_person'
+                WHEN r.still_open OPERATOR(pg_catalog.>) 0 THEN 'running'
+                WHEN r.failed OPERATOR(pg_catalog.>) 0 THEN 'failed'
+                WHEN r.confirmed OPERATOR(pg_catalog.=) 0 THEN 'cancelled'
+                ELSE 'done' END AS state,
+           r.disturbed,
+           CASE WHEN r.disturbed AND r.still_open OPERATOR(pg_catalog.=) 0 AND r.need_person OPERATOR(pg_catalog.=) 0
+                THEN r.failed OPERATOR(pg_catalog.=) 0 AND NOT r.by_person END AS recovered_without_person,
+           r.started_at, r.updated_at
+      FROM (SELECT c.tenant, c.run_id, pg_catalog.max(c.workflow_version) AS workflow_version,
+                   pg_catalog.count(*) AS steps,
+                   pg_catalog.count(*) FILTER (WHERE c.status OPERATOR(pg_catalog.=) 'confirmed') AS confirmed,
+                   pg_catalog.count(*) FILTER (WHERE c.status OPERATOR(pg_catalog.=) 'failed') AS failed,
+                   pg_catalog.count(*) FILTER (WHERE c.status OPERATOR(pg_catalog.=) 'cancelled') AS cancelled,
+                   pg_catalog.count(*) FILTER (WHERE c.status OPERATOR(pg_catalog.=) ANY (ARRAY['planned', 'approved', 'dispatched', 'needs_reconciliation']::command_ledger.command_status[])) AS still_open,
+                   pg_catalog.count(*) FILTER (WHERE q.awaits_person) AS need_person,
+                   pg_catalog.bool_or(j.disturbed) AS disturbed,
+                   pg_catalog.bool_or(j.by_person) AS by_person,
+                   pg_catalog.min(c.registered_at) AS started_at, pg_catalog.max(c.updated_at) AS updated_at
+              FROM command_ledger.live_command c
+             CROSS JOIN LATERAL (
+                   SELECT coalesce(pg_catalog.bool_or(e.kind OPERATOR(pg_catalog.=) ANY (ARRAY['not_sent', 'safe_repeat', 'uncertain',
+                                'lease_over', 'budget_over', 'window_over', 'request_changed', 'tampered', 'fence', 'adopted',
+                                'lookup_found', 'lookup_absent', 'lookup_unclear', 'late_success', 'late_failure',
+                                'duplicate_success'])), false) AS disturbed,
+                          coalesce(pg_catalog.bool_or(e.kind OPERATOR(pg_catalog.=) ANY (ARRAY['reconcile_found', 'reconcile_not_found',
+                                'abandon', 'retry'])), false) AS by_person
+                     FROM command_ledger.command_event e
+                    WHERE e.tenant OPERATOR(pg_catalog.=) c.tenant AND e.idempotency_key OPERATOR(pg_catalog.=) c.idempotency_key
+                      -- One claim and its confirmation: nobody has to read that journal.
+                      AND NOT (c.status OPERATOR(pg_catalog.=) 'confirmed' AND c.attempt OPERATOR(pg_catalog.=) 1 AND c.journal_seq OPERATOR(pg_catalog.=) 2)) j
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM command_ledger.reconciliation_case k
+                                   WHERE k.tenant OPERATOR(pg_catalog.=) c.tenant AND k.idempotency_key OPERATOR(pg_catalog.=) c.idempotency_key
+                                     AND k.closed_at IS NULL AND k.next_lookup_at IS NULL) AS awaits_person) q
+             WHERE c.run_id IS NOT NULL
+               AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))
+             GROUP BY c.tenant, c.run_id) r;
+
+-- Only contents that occur twice are looked at.
+CREATE OR REPLACE VIEW command_ledger.lookalikes WITH (security_barrier) AS
+    SELECT n.tenant, n.command_type, n.idempotency_key, n.status, n.registered_at, n.proposer, n.run_id,
+           f.idempotency_key AS earlier_key, f.status AS earlier_status, f.registered_at AS earlier_registered_at,
+           f.proposer AS earlier_proposer, f.run_id AS earlier_run_id, n.registered_at OPERATOR(pg_catalog.-) f.registered_at AS apart
+      -- The contents that occur more than once, from their index alone; then the pairs; then the two of each pair.
+      FROM (SELECT h.params_hash FROM command_ledger.command h WHERE h.lookalike_until IS NOT NULL
+             GROUP BY h.params_hash HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1) s
+     CROSS JOIN LATERAL (
+           SELECT p.tenant, p.idempotency_key AS earlier_key, o.idempotency_key AS later_key
+             FROM command_ledger.command p
+             JOIN command_ledger.command o ON o.params_hash OPERATOR(pg_catalog.=) s.params_hash AND o.tenant OPERATOR(pg_catalog.=) p.tenant
+                                          AND o.command_type OPERATOR(pg_catalog.=) p.command_type AND o.idempotency_key OPERATOR(pg_catalog.<>) p.idempotency_key
+                                          AND o.lookalike_until IS NOT NULL
+                                          AND o.registered_at OPERATOR(pg_catalog.>=) p.registered_at AND o.registered_at OPERATOR(pg_catalog.<) p.lookalike_until
+            WHERE p.params_hash OPERATOR(pg_catalog.=) s.params_hash AND p.lookalike_until IS NOT NULL
+              AND (o.registered_at OPERATOR(pg_catalog.>) p.registered_at OR o.idempotency_key OPERATOR(pg_catalog.>) p.idempotency_key)
+              AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(p.tenant, p.command_type))
+           OFFSET 0) l
+     CROSS JOIN LATERAL (
+           SELECT c.idempotency_key, c.status, c.registered_at, c.proposer, c.run_id FROM command_ledger.live_command c
+            WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.earlier_key OFFSET 0) f
+     CROSS JOIN LATERAL (
+           SELECT c.tenant, c.command_type, c.idempotency_key, c.status, c.registered_at, c.proposer, c.run_id FROM command_ledger.live_command c
+            WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.later_key OFFSET 0) n;
+COMMENT ON VIEW command_ledger.lookalikes IS
+    'Pairs of commands with the same content under two keys within the look-alike window of their type: one intent under two names, or one that was meant twice (distinct_from). Goes through an index of all commands whose type has such a window: for an audit, not for a dashboard. Example: SELECT idempotency_key, earlier_key, apart, proposer FROM command_ledger.lookalikes ORDER BY registered_at DESC;';
