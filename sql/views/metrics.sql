@@ -16,7 +16,8 @@ CREATE VIEW command_ledger.metrics WITH (security_barrier) AS
     questions AS (
         SELECT r.reason, r.opened_at, r.next_lookup_at, t.destination
           FROM command_ledger.reconciliation_case r
-          JOIN command_ledger.command c ON c.tenant OPERATOR(pg_catalog.=) r.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key
+         CROSS JOIN LATERAL (SELECT o.tenant, o.command_type, o.type_version FROM command_ledger.command o
+                              WHERE o.tenant OPERATOR(pg_catalog.=) r.tenant AND o.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key OFFSET 0) c
           JOIN command_ledger.command_type t ON t.name OPERATOR(pg_catalog.=) c.command_type AND t.version OPERATOR(pg_catalog.=) c.type_version
          WHERE r.closed_at IS NULL
            AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
