@@ -85,7 +85,10 @@ CREATE OR REPLACE VIEW command_ledger.measures WITH (security_barrier) AS
                          SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o WHERE o.maybe_sent
                          UNION
                          SELECT q.tenant, q.idempotency_key FROM command_ledger.approval_request q) l
-                   JOIN command_ledger.live_command n ON n.tenant OPERATOR(pg_catalog.=) l.tenant AND n.idempotency_key OPERATOR(pg_catalog.=) l.idempotency_key
+                  CROSS JOIN LATERAL (
+                        SELECT c.tenant, c.command_type, c.maybe_sent, c.status, c.first_sent_at, c.registered_at
+                          FROM command_ledger.live_command c
+                         WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.idempotency_key OFFSET 0) n
                   WHERE n.maybe_sent AND n.status OPERATOR(pg_catalog.<>) 'confirmed'
                     AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(n.tenant, n.command_type))) u
      CROSS JOIN (SELECT pg_catalog.count(*) AS confirmed, pg_catalog.avg(n.attempt) AS attempts_per_confirmed,
@@ -247,7 +250,10 @@ CREATE OR REPLACE VIEW command_ledger.metrics WITH (security_barrier) AS
           FROM (SELECT r.tenant, r.idempotency_key FROM command_ledger.reconciliation_case r WHERE r.closed_at IS NULL
                 UNION
                 SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o WHERE o.maybe_sent) k
-          JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) k.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) k.idempotency_key
+         CROSS JOIN LATERAL (
+               SELECT n.tenant, n.idempotency_key, n.command_type, n.destination, n.maybe_sent, n.first_sent_at, n.registered_at
+                 FROM command_ledger.live_command n
+                WHERE n.tenant OPERATOR(pg_catalog.=) k.tenant AND n.idempotency_key OPERATOR(pg_catalog.=) k.idempotency_key OFFSET 0) c
          WHERE c.maybe_sent
            AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
     questions AS (

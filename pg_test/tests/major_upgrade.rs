@@ -4,6 +4,7 @@
 //! `LEDGER_OLD_PG_BIN` names the programs of an older major that has the extension. Without it the cluster is upgraded
 //! to its own major, which pg_upgrade does the same way.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use pg_test::catalog::{difference, picture};
@@ -162,6 +163,14 @@ fn kept(ledger: &mut Ledger) -> Vec<String> {
     tables.iter().flat_map(rows).collect()
 }
 
+/// pg_upgrade leaves out the list of rights of a table or view where nobody but its owner has any: it means the same.
+fn rights_that_count(picture: BTreeSet<String>) -> BTreeSet<String> {
+    let owners = ["{postgres=arwdDxt/postgres}", "{postgres=arwdDxtm/postgres}"];
+    let said = |fact: &String| !(fact.starts_with("first rights: ") && owners.iter().any(|list| fact.ends_with(list)));
+    let without = |fact: String| owners.iter().fold(fact, |fact, list| fact.replace(&format!(" {list}"), ""));
+    picture.into_iter().filter(said).map(without).collect()
+}
+
 /// The first frozen version.
 fn oldest_version() -> String {
     let sums = read("sql/frozen/SHA256SUMS");
@@ -201,9 +210,10 @@ fn what_pg_upgrade_carries_over_is_whole_and_silent_and_goes_on_once_it_is_adopt
     // Every object and every right is what an installation on the new major makes.
     let mut fresh = new.ledger("fresh");
     fresh.exec("SELECT command_ledger.grant_access('agent', 'propose')");
-    let expected = picture(&mut fresh);
+    let expected = rights_that_count(picture(&mut fresh));
     for upgraded in [&mut ledger, &mut elder] {
-        assert_eq!(difference(&picture(upgraded), &expected, ["the upgraded", "a fresh one"]), "");
+        let found = rights_that_count(picture(upgraded));
+        assert_eq!(difference(&found, &expected, ["the upgraded", "a fresh one"]), "");
         assert!(health(upgraded, "guards") && health(upgraded, "version"));
     }
     let agent = "SELECT (command_ledger.register('requisition', 'by-agent', '{\"lines\": []}')).outcome";
