@@ -168,11 +168,15 @@ fn kept(ledger: &mut Ledger) -> Vec<String> {
     tables.iter().flat_map(rows).collect()
 }
 
-/// pg_upgrade leaves out the list of rights of a table or view where nobody but its owner has any: it means the same.
-fn rights_that_count(picture: BTreeSet<String>) -> BTreeSet<String> {
+/// What differs and means the same: pg_upgrade leaves out the list of rights of a table or view where nobody but its
+/// owner has any; and of two constraints for which 18 thinks of one name, the later made gets a number.
+fn facts_that_count(picture: BTreeSet<String>) -> BTreeSet<String> {
     let owners = ["{postgres=arwdDxt/postgres}", "{postgres=arwdDxtm/postgres}"];
     let said = |fact: &String| !(fact.starts_with("first rights: ") && owners.iter().any(|list| fact.ends_with(list)));
-    let without = |fact: String| owners.iter().fold(fact, |fact, list| fact.replace(&format!(" {list}"), ""));
+    let without = |fact: String| {
+        let fact = owners.iter().fold(fact, |fact, list| fact.replace(&format!(" {list}"), ""));
+        fact.replace("_not_null1 n NOT NULL", "_not_null n NOT NULL")
+    };
     picture.into_iter().filter(said).map(without).collect()
 }
 
@@ -199,6 +203,9 @@ fn what_pg_upgrade_carries_over_is_whole_and_silent_and_goes_on_once_it_is_adopt
     elder_world.fill(&mut elder);
     let elder_held = claim_one_of(&mut elder, "held");
     let before = (kept(&mut ledger), kept(&mut elder));
+    for session in [&mut ledger, &mut elder] {
+        forget_marks(session);
+    }
     old.stop(Mode::Fast);
 
     old.upgrade_into(&new).unwrap_or_else(|said| panic!("pg_upgrade from {}: {said}", old.major()));
@@ -215,9 +222,9 @@ fn what_pg_upgrade_carries_over_is_whole_and_silent_and_goes_on_once_it_is_adopt
     // Every object and every right is what an installation on the new major makes.
     let mut fresh = new.ledger("fresh");
     fresh.exec("SELECT command_ledger.grant_access('agent', 'propose')");
-    let expected = rights_that_count(picture(&mut fresh));
+    let expected = facts_that_count(picture(&mut fresh));
     for upgraded in [&mut ledger, &mut elder] {
-        let found = rights_that_count(picture(upgraded));
+        let found = facts_that_count(picture(upgraded));
         assert_eq!(difference(&found, &expected, ["the upgraded", "a fresh one"]), "");
         assert!(health(upgraded, "guards") && health(upgraded, "version"));
     }
@@ -231,6 +238,14 @@ fn what_pg_upgrade_carries_over_is_whole_and_silent_and_goes_on_once_it_is_adopt
     assert_eq!(confirm(&mut elder, &elder_held, "R-1").status, "confirmed");
     ledger.wait_status("by-agent", "confirmed");
     assert_eq!(world.erp.effects_for("by-agent"), 1);
+}
+
+/// Some builds of a server mark every column with an option of their own (pg_attver), which no other server takes.
+fn forget_marks(session: &mut Session) {
+    session.exec(
+        "UPDATE pg_attribute SET attoptions = (SELECT array_agg(o) FROM unnest(attoptions) o WHERE o NOT LIKE 'pg_attver=%') \
+          WHERE attoptions::text LIKE '%pg_attver=%'",
+    );
 }
 
 /// Claims one command of the desk; it must be this one.
