@@ -55,8 +55,8 @@ peers: ## real systems (a payment mock, PocketBase, LangGraph, NATS, Tryton) tha
 install: ## build and install into your server: make install PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh "$(PG_CONFIG)"
 
-test-package: ## build the package, unpack it into a clean server, do the main job with it (a release build: minutes)
-	@scripts/test.sh package-15
+test-package: ## build the package, unpack it into a clean server, do the main job with it (a release build: minutes); MAJORS="16 18"
+	@scripts/test.sh $(addprefix package-,$(or $(MAJORS),15))
 
 package: ## Debian packages and their checksums, in dist/
 	@scripts/package.sh

@@ -76,13 +76,18 @@ db_on() {
 }
 
 # What differs between majors: reading and writing tables without plans, the caches of other sessions, workers and
-# hooks, the catalog.
-SMOKE=(--test main_job --test plans --test register --test pull --test lifecycle --test upgrade)
+# hooks, the catalog; and the way from the oldest.
+SMOKE=(--test main_job --test plans --test register --test pull --test lifecycle --test upgrade --test major_upgrade)
 
 # blackbox_on MAJOR [TEST...]: the suite of the project's own harness, or a part of it, against a tree that has the
 # extension with its fault points.
 blackbox_on() {
   local bin
+  # What pg_upgrade comes from: built already, where the suite ran on it before.
+  if (($1 > PG_MAJOR)); then
+    LEDGER_OLD_PG_BIN=$("$ROOT/scripts/install_tree.sh" "$PG_MAJOR" test dev failpoints)
+    export LEDGER_OLD_PG_BIN
+  fi
   bin=$("$ROOT/scripts/install_tree.sh" "$1" test dev failpoints)
   # For the example in Python.
   LEDGER_PYTHON=$("$ROOT/scripts/python.sh" "psycopg[binary]==$PSYCOPG_VERSION")/python

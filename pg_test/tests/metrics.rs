@@ -213,6 +213,9 @@ fn the_figures_reach_the_record_by_its_key_and_never_scan_it() {
     ledger.exec(
         "analyze command_ledger.command; analyze command_ledger.outbox; analyze command_ledger.reconciliation_case",
     );
+    // Open questions reach their commands one by one, whatever the planner believes of a small ledger.
+    let plan: Vec<String> = ledger.column("explain select * from command_ledger.destination_status", &[]);
+    assert!(plan.iter().any(|line| line.contains("Index Cond") && line.contains("q.idempotency_key")), "{plan:#?}");
     ledger.exec("set enable_seqscan = off");
     // With sequential scans priced out, whoever still needs one has no other way.
     let plan: Vec<String> = ledger.column("explain select * from command_ledger.metrics", &[]);
@@ -224,4 +227,12 @@ fn the_figures_reach_the_record_by_its_key_and_never_scan_it() {
     // Of the runs, those with a question are read one by one, not all of them.
     let by_run = |line: &String| line.contains("Index Cond") && line.contains("run_id = ");
     assert!(plan.iter().any(by_run), "{}", plan.join("\n"));
+    // The report reads the commands of all runs, once; what is uncertain it finds by what is open.
+    let plan: Vec<String> = ledger
+        .column("explain select uncertain, oldest_uncertain, duplicate_records from command_ledger.measures", &[]);
+    let whole = |pair: &[String]| {
+        pair[0].contains("Seq Scan on command ")
+            || (pair[0].contains("using command_pkey") && !pair[1].contains("Index Cond"))
+    };
+    assert!(plan.windows(2).filter(|pair| whole(pair)).count() <= 1, "{}", plan.join("\n"));
 }

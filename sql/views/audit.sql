@@ -31,7 +31,9 @@ CREATE VIEW command_ledger.runs WITH (security_barrier) AS
                           coalesce(pg_catalog.bool_or(e.kind OPERATOR(pg_catalog.=) ANY (ARRAY['reconcile_found', 'reconcile_not_found',
                                 'abandon', 'retry'])), false) AS by_person
                      FROM command_ledger.command_event e
-                    WHERE e.tenant OPERATOR(pg_catalog.=) c.tenant AND e.idempotency_key OPERATOR(pg_catalog.=) c.idempotency_key) j
+                    WHERE e.tenant OPERATOR(pg_catalog.=) c.tenant AND e.idempotency_key OPERATOR(pg_catalog.=) c.idempotency_key
+                      -- One claim and its confirmation: nobody has to read that journal.
+                      AND NOT (c.status OPERATOR(pg_catalog.=) 'confirmed' AND c.attempt OPERATOR(pg_catalog.=) 1 AND c.journal_seq OPERATOR(pg_catalog.=) 2)) j
              CROSS JOIN LATERAL (
                    SELECT EXISTS (SELECT FROM command_ledger.reconciliation_case k
                                    WHERE k.tenant OPERATOR(pg_catalog.=) c.tenant AND k.idempotency_key OPERATOR(pg_catalog.=) c.idempotency_key
@@ -99,18 +101,28 @@ CREATE VIEW command_ledger.lookalikes WITH (security_barrier) AS
     SELECT n.tenant, n.command_type, n.idempotency_key, n.status, n.registered_at, n.proposer, n.run_id,
            f.idempotency_key AS earlier_key, f.status AS earlier_status, f.registered_at AS earlier_registered_at,
            f.proposer AS earlier_proposer, f.run_id AS earlier_run_id, n.registered_at OPERATOR(pg_catalog.-) f.registered_at AS apart
-      FROM command_ledger.command p
-      JOIN command_ledger.command o ON o.params_hash OPERATOR(pg_catalog.=) p.params_hash AND o.tenant OPERATOR(pg_catalog.=) p.tenant
-                                   AND o.command_type OPERATOR(pg_catalog.=) p.command_type AND o.idempotency_key OPERATOR(pg_catalog.<>) p.idempotency_key
-                                   AND o.lookalike_until IS NOT NULL
-                                   AND o.registered_at OPERATOR(pg_catalog.>=) p.registered_at AND o.registered_at OPERATOR(pg_catalog.<) p.lookalike_until
-      JOIN command_ledger.live_command f ON f.tenant OPERATOR(pg_catalog.=) p.tenant AND f.idempotency_key OPERATOR(pg_catalog.=) p.idempotency_key
-      JOIN command_ledger.live_command n ON n.tenant OPERATOR(pg_catalog.=) o.tenant AND n.idempotency_key OPERATOR(pg_catalog.=) o.idempotency_key
-     WHERE p.lookalike_until IS NOT NULL
-       AND (o.registered_at OPERATOR(pg_catalog.>) p.registered_at OR o.idempotency_key OPERATOR(pg_catalog.>) p.idempotency_key)
-       AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(p.tenant, p.command_type));
+      -- The contents that occur more than once, from their index alone; then the pairs; then the two of each pair.
+      FROM (SELECT h.params_hash FROM command_ledger.command h WHERE h.lookalike_until IS NOT NULL
+             GROUP BY h.params_hash HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1) s
+     CROSS JOIN LATERAL (
+           SELECT p.tenant, p.idempotency_key AS earlier_key, o.idempotency_key AS later_key
+             FROM command_ledger.command p
+             JOIN command_ledger.command o ON o.params_hash OPERATOR(pg_catalog.=) s.params_hash AND o.tenant OPERATOR(pg_catalog.=) p.tenant
+                                          AND o.command_type OPERATOR(pg_catalog.=) p.command_type AND o.idempotency_key OPERATOR(pg_catalog.<>) p.idempotency_key
+                                          AND o.lookalike_until IS NOT NULL
+                                          AND o.registered_at OPERATOR(pg_catalog.>=) p.registered_at AND o.registered_at OPERATOR(pg_catalog.<) p.lookalike_until
+            WHERE p.params_hash OPERATOR(pg_catalog.=) s.params_hash AND p.lookalike_until IS NOT NULL
+              AND (o.registered_at OPERATOR(pg_catalog.>) p.registered_at OR o.idempotency_key OPERATOR(pg_catalog.>) p.idempotency_key)
+              AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(p.tenant, p.command_type))
+           OFFSET 0) l
+     CROSS JOIN LATERAL (
+           SELECT c.idempotency_key, c.status, c.registered_at, c.proposer, c.run_id FROM command_ledger.live_command c
+            WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.earlier_key OFFSET 0) f
+     CROSS JOIN LATERAL (
+           SELECT c.tenant, c.command_type, c.idempotency_key, c.status, c.registered_at, c.proposer, c.run_id FROM command_ledger.live_command c
+            WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.later_key OFFSET 0) n;
 COMMENT ON VIEW command_ledger.lookalikes IS
-    'Pairs of commands with the same content under two keys within the look-alike window of their type: one intent under two names, or one that was meant twice (distinct_from). Example: SELECT idempotency_key, earlier_key, apart, proposer FROM command_ledger.lookalikes ORDER BY registered_at DESC;';
+    'Pairs of commands with the same content under two keys within the look-alike window of their type: one intent under two names, or one that was meant twice (distinct_from). Goes through an index of all commands whose type has such a window: for an audit, not for a dashboard. Example: SELECT idempotency_key, earlier_key, apart, proposer FROM command_ledger.lookalikes ORDER BY registered_at DESC;';
 COMMENT ON COLUMN command_ledger.lookalikes.idempotency_key IS 'The later one.';
 COMMENT ON COLUMN command_ledger.lookalikes.apart IS 'Between the two registrations.';
 

@@ -51,7 +51,9 @@ CREATE VIEW command_ledger.destination_status WITH (security_barrier) AS
       CROSS JOIN LATERAL (
             SELECT pg_catalog.count(*) AS open_cases, pg_catalog.min(q.opened_at) AS oldest_case_at
               FROM command_ledger.reconciliation_case q
-              JOIN command_ledger.command c ON c.tenant OPERATOR(pg_catalog.=) q.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key
+             -- By its key, whatever the planner believes: comparing all commands with all questions takes seconds.
+             CROSS JOIN LATERAL (SELECT r.tenant, r.command_type, r.type_version FROM command_ledger.command r
+                                  WHERE r.tenant OPERATOR(pg_catalog.=) q.tenant AND r.idempotency_key OPERATOR(pg_catalog.=) q.idempotency_key OFFSET 0) c
               JOIN command_ledger.command_type t ON t.name OPERATOR(pg_catalog.=) c.command_type AND t.version OPERATOR(pg_catalog.=) c.type_version
              WHERE q.closed_at IS NULL AND t.destination OPERATOR(pg_catalog.=) d.name
                AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))) k

@@ -1,5 +1,5 @@
 -- Figures. metrics is for a monitor that asks every few seconds: the small tables, shared memory, and the last 1,000
--- closed questions through an index. measures is for a report: it reads everything.
+-- closed questions through an index. measures is for a report: it reads all runs, and all commands where asked about them.
 
 CREATE VIEW command_ledger.metrics WITH (security_barrier) AS
     WITH s AS (SELECT d.destination, d.queued, d.due, d.in_flight, d.maybe_sent, d.oldest_overdue, d.paused_at, d.breaker
@@ -10,13 +10,17 @@ CREATE VIEW command_ledger.metrics WITH (security_barrier) AS
           FROM (SELECT r.tenant, r.idempotency_key FROM command_ledger.reconciliation_case r WHERE r.closed_at IS NULL
                 UNION
                 SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o WHERE o.maybe_sent) k
-          JOIN command_ledger.live_command c ON c.tenant OPERATOR(pg_catalog.=) k.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) k.idempotency_key
+         CROSS JOIN LATERAL (
+               SELECT n.tenant, n.idempotency_key, n.command_type, n.destination, n.maybe_sent, n.first_sent_at, n.registered_at
+                 FROM command_ledger.live_command n
+                WHERE n.tenant OPERATOR(pg_catalog.=) k.tenant AND n.idempotency_key OPERATOR(pg_catalog.=) k.idempotency_key OFFSET 0) c
          WHERE c.maybe_sent
            AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
     questions AS (
         SELECT r.reason, r.opened_at, r.next_lookup_at, t.destination
           FROM command_ledger.reconciliation_case r
-          JOIN command_ledger.command c ON c.tenant OPERATOR(pg_catalog.=) r.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key
+         CROSS JOIN LATERAL (SELECT o.tenant, o.command_type, o.type_version FROM command_ledger.command o
+                              WHERE o.tenant OPERATOR(pg_catalog.=) r.tenant AND o.idempotency_key OPERATOR(pg_catalog.=) r.idempotency_key OFFSET 0) c
           JOIN command_ledger.command_type t ON t.name OPERATOR(pg_catalog.=) c.command_type AND t.version OPERATOR(pg_catalog.=) c.type_version
          WHERE r.closed_at IS NULL
            AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(c.tenant, c.command_type))),
@@ -173,7 +177,16 @@ CREATE VIEW command_ledger.measures WITH (security_barrier) AS
      CROSS JOIN (SELECT pg_catalog.count(*) AS duplicate_records FROM command_ledger.duplicate_records n
                   WHERE n.kind OPERATOR(pg_catalog.=) 'two_records_of_one_command') d
      CROSS JOIN (SELECT pg_catalog.count(*) AS uncertain, pg_catalog.min(coalesce(n.first_sent_at, n.registered_at)) AS uncertain_since
-                   FROM command_ledger.live_command n
+                   -- What may have been sent and is not settled has a row in one of these.
+                   FROM (SELECT r.tenant, r.idempotency_key FROM command_ledger.reconciliation_case r WHERE r.closed_at IS NULL
+                         UNION
+                         SELECT o.tenant, o.idempotency_key FROM command_ledger.outbox o WHERE o.maybe_sent
+                         UNION
+                         SELECT q.tenant, q.idempotency_key FROM command_ledger.approval_request q) l
+                  CROSS JOIN LATERAL (
+                        SELECT c.tenant, c.command_type, c.maybe_sent, c.status, c.first_sent_at, c.registered_at
+                          FROM command_ledger.live_command c
+                         WHERE c.tenant OPERATOR(pg_catalog.=) l.tenant AND c.idempotency_key OPERATOR(pg_catalog.=) l.idempotency_key OFFSET 0) n
                   WHERE n.maybe_sent AND n.status OPERATOR(pg_catalog.<>) 'confirmed'
                     AND ((SELECT command_ledger.may_read_all()) OR command_ledger.may_read(n.tenant, n.command_type))) u
      CROSS JOIN (SELECT pg_catalog.count(*) AS confirmed, pg_catalog.avg(n.attempt) AS attempts_per_confirmed,
@@ -191,7 +204,7 @@ CREATE VIEW command_ledger.measures WITH (security_barrier) AS
      CROSS JOIN (SELECT pg_catalog.count(*) AS approvals_lapsed FROM command_ledger.timeline n
                   WHERE n.kind OPERATOR(pg_catalog.=) 'approval_lapsed') a;
 COMMENT ON VIEW command_ledger.measures IS
-    'One row about everything that the reader may read and that retention has left: how many disturbed workflows recovered without a person, how many records are too many, what is not known. Reads all commands: for a report, not for a dashboard. Example: SELECT recovered_share, duplicate_records, uncertain, oldest_uncertain FROM command_ledger.measures;';
+    'One row about everything that the reader may read and that retention has left: how many disturbed workflows recovered without a person, how many records are too many, what is not known. Reads the commands of all runs, and all commands and journals for the columns about those (confirmed, attempts, approvals_lapsed): for a report, not for a dashboard. Example: SELECT recovered_share, duplicate_records, uncertain, oldest_uncertain FROM command_ledger.measures;';
 COMMENT ON COLUMN command_ledger.measures.disturbed_runs IS 'Runs of which some attempt did not end with a plain answer; see runs.';
 COMMENT ON COLUMN command_ledger.measures.recovered_runs IS 'Disturbed runs that ended without a failure and without a person.';
 COMMENT ON COLUMN command_ledger.measures.recovered_share IS 'recovered_runs in all disturbed runs that have ended; NULL when there is none.';

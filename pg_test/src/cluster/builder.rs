@@ -1,5 +1,7 @@
 //! What a cluster is configured with before its first start.
 
+use std::path::PathBuf;
+
 use super::programs::Programs;
 use super::site::Site;
 use super::{Cluster, template};
@@ -21,9 +23,17 @@ pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
     preload: bool,
+    programs: Option<PathBuf>,
 }
 
 impl ClusterBuilder {
+    /// The directory of the server's programs (default: those that the suite runs on).
+    #[must_use]
+    pub fn programs(mut self, directory: PathBuf) -> Self {
+        self.programs = Some(directory);
+        self
+    }
+
     /// A line of postgresql.conf.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
@@ -67,7 +77,7 @@ impl ClusterBuilder {
 
     /// The cluster with its data directory, not started.
     pub fn prepare(self) -> Cluster {
-        let mut site = Site::new(Programs::from_environment());
+        let mut site = Site::new(self.programs.map_or_else(Programs::from_environment, Programs::below));
         site.environment = self.environment;
         template::make_data_directory(&site.programs, &site.data());
         let preloaded = self.preload.then_some(("shared_preload_libraries", "command_ledger"));

@@ -8,6 +8,7 @@ mod programs;
 mod server;
 mod site;
 mod template;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -147,6 +148,11 @@ impl Cluster {
     /// The TCP port on 127.0.0.1 (the unix socket has the same number).
     pub fn port(&self) -> u16 {
         self.site.port()
+    }
+
+    /// The directory of its programs.
+    pub fn programs_directory(&self) -> PathBuf {
+        self.site.programs.directory().to_owned()
     }
 
     /// The data directory.

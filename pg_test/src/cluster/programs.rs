@@ -40,7 +40,11 @@ pub struct Programs {
 impl Programs {
     /// From `LEDGER_PG_BIN`, or else what `pg_config --bindir` says.
     pub fn from_environment() -> Programs {
-        let directory = std::env::var_os("LEDGER_PG_BIN").map_or_else(bindir_of_pg_config, PathBuf::from);
+        Programs::below(std::env::var_os("LEDGER_PG_BIN").map_or_else(bindir_of_pg_config, PathBuf::from))
+    }
+
+    /// Those of this directory.
+    pub fn below(directory: PathBuf) -> Programs {
         assert!(
             directory.join("initdb").is_file(),
             "no PostgreSQL server programs in {}: point LEDGER_PG_BIN at a directory with initdb and postgres",

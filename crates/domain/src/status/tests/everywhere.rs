@@ -111,6 +111,18 @@ fn while_maybe_sent_every_other_exit_is_needs_reconciliation() {
     });
 }
 
+/// The view of runs does not read a journal of two entries whose command is confirmed after one claim.
+#[test]
+fn what_is_confirmed_by_the_first_entry_after_its_claim_was_answered_plainly() {
+    every_step(|state, event, t| {
+        assert_eq!(t.attempt > state.attempt, *event == Event::Claim, "{event:?} on {state:?}: {t:?}");
+        if state.status == Status::Dispatched && t.to == Status::Confirmed && !state.success_kept {
+            assert_eq!(*event, Event::Confirm, "{state:?}");
+        }
+        assert!(*event != Event::Claim || !t.success_kept, "{state:?}");
+    });
+}
+
 #[test]
 fn final_states_are_never_left() {
     every_step(|state, event, t| {
