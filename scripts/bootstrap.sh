@@ -66,6 +66,21 @@ install_cargo_pgrx() {
   rm -rf "$STATE/build-tools"
 }
 
+# The alert rules are tested with it. Taken out of Debian's package: installing that would start a server.
+fetch_promtool() (
+  local folder
+  folder=$(mktemp -d "$STATE/promtool.XXXXXX")
+  trap 'rm -rf "$folder"' EXIT
+  cd "$folder"
+  if ! { apt-get download -q prometheus || { as_admin apt-get update -q && apt-get download -q prometheus; }; } \
+    >"$STATE/log/promtool.log" 2>&1; then
+    note "no package of prometheus to be had (log: $STATE/log/promtool.log): the alert rules will not be run"
+    return
+  fi
+  dpkg-deb --extract prometheus_*.deb .
+  install -D -m 755 usr/bin/promtool "$STATE/tools/bin/promtool"
+)
+
 mkdir -p "$STATE/log"
 chmod a+rx "$STATE"
 check_rust
@@ -81,5 +96,8 @@ if ! cargo_pgrx_is_right; then
   step "Building cargo-pgrx $CARGO_PGRX_VERSION (once, a few minutes)" install_cargo_pgrx
 fi
 [ "$mode" != --tools-only ] || exit 0
+if ! command -v promtool >/dev/null; then
+  step "Fetching promtool" fetch_promtool
+fi
 
 build_for "$PG_MAJOR"

@@ -38,7 +38,7 @@ alert_rules() {
   if command -v promtool >/dev/null; then
     (cd ops/prometheus && promtool check rules alerts.yml && promtool test rules alerts_test.yml)
   else
-    note "promtool is not installed (Debian: prometheus): the alert rules were not run"
+    note "promtool is not there (scripts/bootstrap.sh fetches it): the alert rules were not run"
   fi
 }
 
