@@ -66,6 +66,17 @@ impl Process {
         }
     }
 
+    /// Stops it where it is. When this returns it starts nothing any more: the signal alone only asks for that.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+        for _ in 0..1_000 {
+            if !self.is_alive() || stat(self.pid).is_some_and(|stat| matches!(stat.state, 'T' | 't')) {
+                return;
+            }
+            sleep(POLL);
+        }
+    }
+
     /// kill -9.
     pub fn kill9(&self) {
         self.signal(Signal::SIGKILL);

@@ -116,7 +116,7 @@ impl Server {
 
     pub(super) fn kill9_postmaster(mut self) {
         // A stopped postmaster starts no new children between the look at them and its end.
-        self.signal(Signal::SIGSTOP);
+        self.freeze();
         let children = Process::children_of(self.pid());
         self.reap_killed();
         for child in children {
@@ -129,7 +129,7 @@ impl Server {
 
     pub(super) fn kill9_everything(mut self) {
         // A stopped postmaster starts no new children and reacts to no death.
-        self.signal(Signal::SIGSTOP);
+        self.freeze();
         let children = Process::children_of(self.pid());
         for child in &children {
             child.signal(Signal::SIGSTOP);
@@ -138,6 +138,12 @@ impl Server {
         self.reap_killed();
         for child in children {
             assert!(child.wait_gone(ORPHANS_LEAVE_S), "process {} survives kill -9", child.pid);
+        }
+    }
+
+    fn freeze(&self) {
+        if let Some(postmaster) = Process::find(self.pid()) {
+            postmaster.freeze();
         }
     }
 
