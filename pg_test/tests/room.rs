@@ -131,3 +131,31 @@ fn claims_of_one_destination_do_not_wait_for_each_others_commit() {
     assert_eq!(in_flight(&mut ledger), (4, 0));
     assert_journals(&mut ledger);
 }
+
+#[test]
+fn who_waited_for_a_count_uses_it_and_does_not_count_again() {
+    // No relay: it looks at leases as well.
+    let cluster = Cluster::builder().preload(true).fsync_off().setting("command_ledger.relay", "off").start();
+    let mut ledger = cluster.ledger("app");
+    ledger.define_destination("desk", json!({"transport": "pull", "limits": {"in_flight": 100}}));
+    ledger.define_type("task", json!({"destination": "desk"}));
+    register(&mut ledger, 20);
+    let mut holder = cluster.connect("app");
+    holder.exec("BEGIN; LOCK TABLE command_ledger.outbox IN ACCESS EXCLUSIVE MODE");
+    let one = "SELECT idempotency_key FROM command_ledger.claim('desk')";
+    // Nothing is known yet: one of them counts, and all others wait for it.
+    let claims: Vec<_> = (0..4).map(|_| cluster.connect("app").in_background(one)).collect();
+    ledger.wait_until("SELECT count(*) = 4 FROM pg_catalog.pg_locks WHERE NOT granted", 60);
+    let pids: Vec<String> = claims.iter().map(|claim| claim.backend_pid().to_string()).collect();
+    holder.exec("ROLLBACK");
+    for claim in claims {
+        claim.finish().1.unwrap().unwrap();
+    }
+    // A session reports its figures when it ends.
+    let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid IN ({}))", pids.join(", "));
+    ledger.wait_until(&gone, 60);
+    let counts = "SELECT idx_scan FROM pg_catalog.pg_stat_user_indexes WHERE indexrelname = 'outbox_leased'";
+    assert_eq!(ledger.one::<i64>(counts, &[]), 1);
+    assert_eq!(in_flight(&mut ledger), (4, 0));
+    assert_journals(&mut ledger);
+}

@@ -13,12 +13,16 @@ use command_ledger_domain::error::LedgerError;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::ops::RangeInclusive;
+use std::time::Instant;
 
 /// The order of sending.
 const DUE_INDEX: &CStr = c"outbox_due";
 
-/// How long a session trusts what it saw of the head of a queue, in microseconds.
-const MARK_LIVES_US: i64 = 1_000_000;
+/// How long a session trusts what it saw of the head of a queue, in microseconds: so long that looks at the head take
+/// a fiftieth of its time, within these bounds.
+const MARK_LIVES_US: RangeInclusive<i64> = 1_000_000..=10_000_000;
+const LOOKS_TAKE: i64 = 50;
 /// Most destinations of which a session keeps that.
 const MARKS: usize = 100;
 
@@ -214,11 +218,14 @@ impl Search<'_> {
         let first = datum::text(self.wanted.destination);
         let columns = [O::destination as usize, O::due_at as usize];
         let mut walk = self.tables.outbox.walk(DUE_INDEX, columns, first, from_us.map(datum::time), self.snapshot)?;
+        let started = Instant::now();
         let found = self.first_attempts(&mut walk);
         walk.end();
+        let took_us = i64::try_from(started.elapsed().as_micros()).unwrap_or(i64::MAX);
         let held = found.and_then(|mut found| {
             if let Some(mark_us) = found.left_us.or(found.held_us) {
-                mark::set(self.wanted.destination, mark_us, self.wanted.now_us, from_us.is_none());
+                let whole = from_us.is_none().then_some(took_us);
+                mark::set(self.wanted.destination, mark_us, self.wanted.now_us, whole);
             }
             self.repeats(&mut found)?;
             Ok(found.held)
@@ -314,11 +321,12 @@ impl Search<'_> {
 /// would step over all of them again; one that starts behind them does not. It is a place to start from, not a truth: a
 /// search that does not find enough from there starts at the head, and so does the next one after a while.
 mod mark {
-    use super::{HashMap, MARK_LIVES_US, MARKS, RefCell};
+    use super::{HashMap, LOOKS_TAKE, MARK_LIVES_US, MARKS, RefCell};
 
     struct Mark {
         from_us: i64,
         seen_us: i64,
+        lives_us: i64,
     }
 
     thread_local! {
@@ -329,22 +337,24 @@ mod mark {
     pub fn known(destination: &str, now_us: i64) -> Option<i64> {
         KNOWN.with_borrow(|known| {
             let mark = known.get(destination)?;
-            (mark.seen_us..mark.seen_us + MARK_LIVES_US).contains(&now_us).then_some(mark.from_us)
+            (mark.seen_us..mark.seen_us + mark.lives_us).contains(&now_us).then_some(mark.from_us)
         })
     }
 
-    /// A search met nothing before this moment; `whole`: and it began at the head.
-    pub fn set(destination: &str, from_us: i64, now_us: i64, whole: bool) {
-        KNOWN.with_borrow_mut(|known| match known.get_mut(destination) {
-            Some(mark) if whole => *mark = Mark { from_us, seen_us: now_us },
-            Some(mark) => mark.from_us = from_us,
-            None if whole => {
-                if known.len() >= MARKS {
-                    known.clear();
+    /// A search met nothing before this moment; `whole`: and it began at the head, and took so long.
+    pub fn set(destination: &str, from_us: i64, now_us: i64, whole: Option<i64>) {
+        KNOWN.with_borrow_mut(|known| {
+            let Some(took_us) = whole else {
+                if let Some(mark) = known.get_mut(destination) {
+                    mark.from_us = from_us;
                 }
-                known.insert(destination.to_owned(), Mark { from_us, seen_us: now_us });
+                return;
+            };
+            if known.len() >= MARKS && !known.contains_key(destination) {
+                known.clear();
             }
-            None => {}
+            let lives_us = took_us.saturating_mul(LOOKS_TAKE).clamp(*MARK_LIVES_US.start(), *MARK_LIVES_US.end());
+            known.insert(destination.to_owned(), Mark { from_us, seen_us: now_us, lives_us });
         });
     }
 }

@@ -60,24 +60,33 @@ impl Room {
 /// CL003 for an unknown destination.
 pub fn enter(connection: &Connection, destination: &str, max: i32) -> Result<Room, LedgerError> {
     let place = flights::place(fence::own_tag(), destination);
-    if let Some(place) = place {
-        let wanted = u32::try_from(max).unwrap_or(0);
-        let wanted = Flights { all: wanted, repeats: wanted };
-        if place.has(wanted, limits(&*catalog::destination(connection, destination)?), datum::now_us()) {
-            advisory::share_destination(destination);
-            // As it is now: the wait may have been for somebody who changed it.
-            let known = catalog::destination(connection, destination)?;
-            if known.paused {
-                return Ok(Room::none());
-            }
-            if place.take(wanted, limits(&known), datum::now_us()) {
-                let max = i64::from(max);
-                return Ok(Room { all: max, repeats: max, first_lease_us: None, place: Some(place) });
-            }
-            advisory::leave_destination(destination);
+    let wanted = u32::try_from(max).unwrap_or(0);
+    let wanted = Flights { all: wanted, repeats: wanted };
+    let all_of =
+        |place| Room { all: i64::from(max), repeats: i64::from(max), first_lease_us: None, place: Some(place) };
+    if let Some(place) = place
+        && place.has(wanted, limits(&*catalog::destination(connection, destination)?), datum::now_us())
+    {
+        advisory::share_destination(destination);
+        // As it is now: the wait may have been for somebody who changed it.
+        let known = catalog::destination(connection, destination)?;
+        if known.paused {
+            return Ok(Room::none());
         }
+        if place.take(wanted, limits(&known), datum::now_us()) {
+            return Ok(all_of(place));
+        }
+        advisory::leave_destination(destination);
     }
     advisory::lock_destination(destination);
+    // Whoever was waited for may have counted just now. Counting again, one after the other, would keep everybody who comes
+    // meanwhile counting too: for ever, once a count takes longer than the time between two claims.
+    if let Some(place) = place {
+        let known = catalog::destination(connection, destination)?;
+        if !known.paused && place.take(wanted, limits(&known), datum::now_us()) {
+            return Ok(all_of(place));
+        }
+    }
     room(connection, destination, max)
 }
 
