@@ -1,5 +1,7 @@
 """The statements, one at a time: what the extension costs beside what PostgreSQL costs for the same rows."""
 
+import os
+
 from measure import QUICK, PARAMS, Budget, Cell, Server, setting, turns
 
 CONFIRMED = "SELECT count(*) FROM command_ledger.command_event WHERE kind = 'confirm'"
@@ -17,6 +19,10 @@ def floor(name, script, **more):
 
 def queue(name, script, **more):
     return Cell(name, script, "reset_queue.sql", units=ARCHIVED, **more)
+
+
+def pgmq(name, script, **more):
+    return Cell(name, script, "reset_pgmq.sql", schema="pgmq", units="SELECT count(*) FROM pgmq.a_bench", **more)
 
 
 def ledger(name, script, **more):
@@ -45,6 +51,14 @@ ALWAYS = [
     drain(queue, "queue_drain", "queue_hundred"),
     drain(ledger, "drain", "hundred", units=CONFIRMED),
 ]
+# The SQL of pgmq, where somebody has it: not part of this.
+PGMQ = os.environ.get("BENCH_PGMQ")
+if PGMQ:
+    ALWAYS += [
+        pgmq("pgmq_cycle", "pgmq_cycle", backlog=WAITING),
+        pgmq("pgmq_batch", f"pgmq_send@{BATCH} pgmq_hundred@1", backlog=WAITING),
+        drain(pgmq, "pgmq_drain", "pgmq_hundred"),
+    ]
 # Beside the plain register of the same round: what else a registration can carry.
 MORE = [
     floor("F2", "f2"),
@@ -62,6 +76,9 @@ MORE = [
 def main():
     server = Server()
     server.create("floors.sql", "ledger.sql")
+    if PGMQ:
+        server.file(os.path.abspath(PGMQ))
+        server.sql("SELECT pgmq.create('bench')")
     server.file("keep.sql", params=PARAMS, waiting=DRAIN)
     budget = Budget(setting("PATIENCE", 10, 150))
     clients = [int(x) for x in setting("CLIENTS", "1 4", "1 4 16").split()]

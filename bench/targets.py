@@ -10,7 +10,9 @@ RATIOS = [
     ("register, claim 1, confirm: three commits", "cycle", "F6", (1.25, 1.5, 1.5), (1.5, 1.8, 2.2)),
     ("register one by one, claim and confirm in hundreds", "batch", "F6_batch", (1.0,) * 3, (1.2,) * 3),
     ("the same", "batch", "queue_batch", (1.0,) * 3, (1.2,) * 3),
+    ("the same", "batch", "pgmq_batch", (1.0,) * 3, (1.2,) * 3),
     ("drain of a backlog in hundreds", "drain", "queue_drain", (0.9,) * 3, (1.3,) * 3),
+    ("the same", "drain", "pgmq_drain", (0.9,) * 3, (1.3,) * 3),
     ("register with an approval to be given", "register_approved", "register_plain", (0.7,) * 3, (0.9,) * 3),
     ("register for a function destination", "register_inside", "register_plain", (0.7,) * 3, (0.9,) * 3),
     ("register over 50 types", "register_types", "register_plain", (0.7,) * 3, (0.9,) * 3),
@@ -22,6 +24,7 @@ COMPARED = [
     ("register", "register", "F3"),
     ("cycle", "cycle", "F6_one"),
     ("cycle", "cycle", "queue_cycle"),
+    ("cycle", "cycle", "pgmq_cycle"),
     ("drain", "drain", "F6_drain"),
 ]
 # title, cell, field, must, aim: at most
