@@ -167,7 +167,7 @@ impl Tables {
     }
 
     /// Both rows under one snapshot: a command that moves in between is seen on one side of the move.
-    fn find(&self, tenant: &str, key: &str, snapshot: &Snapshot) -> Result<Option<(Command, Row)>, LedgerError> {
+    fn find(&self, tenant: &str, key: &str, snapshot: &Snapshot) -> Result<Option<Command>, LedgerError> {
         let key = [datum::text(tenant), datum::text(key)];
         let Some(row) = self.commands.find(key, snapshot) else { return Ok(None) };
         let mut command = command_of(&row)?;
@@ -176,11 +176,9 @@ impl Tables {
         {
             overlay(&mut command, queued)?;
         }
-        Ok(Some((command, row)))
+        Ok(Some(command))
     }
-}
 
-impl Tables {
     /// Locks a queued command whose two rows were seen under one snapshot. `None` if its record was written since: then
     /// the outbox row may have come or gone with it. An outbox row that was only written is followed to its last version.
     fn hold(&self, record: &Row, queued: &Row, snapshot: &Snapshot) -> Result<Option<Command>, LedgerError> {
@@ -223,7 +221,7 @@ pub fn find(tenant: &str, key: &str) -> Option<Result<Option<Command>, LedgerErr
     snapshot.release();
     tables.close();
     Some(found.map(|found| {
-        found.map(|(mut command, _)| {
+        found.map(|mut command| {
             // Nobody holds these rows.
             command.held_rows = HeldRows::default();
             command
