@@ -1,26 +1,33 @@
 //! Memory for what is looked at and let go, many times in one call.
 
 use pgrx::pg_sys;
+use std::ffi::CStr;
 
-/// A memory context of its own, below the current one.
+/// A memory context of its own.
 pub struct Scratch {
     context: pg_sys::MemoryContext,
 }
 
 impl Scratch {
-    /// An empty one.
+    /// An empty one below the current context, for small things: it ends with that one at the latest.
     pub fn new() -> Self {
-        // SAFETY: a child of the current context, with small sizes: it ends with that one at the latest.
-        let context = unsafe {
-            pg_sys::AllocSetContextCreateInternal(
-                pg_sys::CurrentMemoryContext,
-                c"command_ledger scratch".as_ptr(),
-                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
-                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
-                pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
-            )
-        };
-        Self { context }
+        let sizes = [pg_sys::ALLOCSET_SMALL_MINSIZE, pg_sys::ALLOCSET_SMALL_INITSIZE, pg_sys::ALLOCSET_SMALL_MAXSIZE];
+        // SAFETY: the current context is one.
+        unsafe { Self::below(pg_sys::CurrentMemoryContext, c"command_ledger scratch", sizes) }
+    }
+
+    /// An empty one for as long as the process lives, for what each step of a worker needs, whatever that is.
+    pub fn for_steps() -> Self {
+        let sizes =
+            [pg_sys::ALLOCSET_DEFAULT_MINSIZE, pg_sys::ALLOCSET_DEFAULT_INITSIZE, pg_sys::ALLOCSET_DEFAULT_MAXSIZE];
+        // SAFETY: the process's long-lived memory.
+        unsafe { Self::below(pg_sys::TopMemoryContext, c"command_ledger relay step", sizes) }
+    }
+
+    unsafe fn below(parent: pg_sys::MemoryContext, name: &'static CStr, sizes: [u32; 3]) -> Self {
+        let [least, first, most] = sizes.map(|size| size as usize);
+        // SAFETY: a child of a context; the name is static, as the server keeps no copy.
+        Self { context: unsafe { pg_sys::AllocSetContextCreateInternal(parent, name.as_ptr(), least, first, most) } }
     }
 
     /// Runs `work`, and gives back what the server allocated for it: no datum may leave.

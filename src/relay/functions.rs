@@ -24,11 +24,12 @@
 use super::handler;
 use super::pace::Pace;
 use super::shared::{self, Slot};
-use super::worker::{self, StepMemory};
+use super::worker;
 use super::{complain, lock, signals, transaction};
 use crate::ledger::{fence, sweep};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
+use crate::pg::scratch::Scratch;
 use crate::pg::spi::{Arg, Mode, Statement, TIME, error_from_panic};
 use crate::settings;
 use command_ledger_domain::error::LedgerError;
@@ -124,7 +125,7 @@ impl Functions {
     }
 
     /// A step whose failure is a pause.
-    fn safe_step(&mut self, memory: &StepMemory) -> Step {
+    fn safe_step(&mut self, memory: &Scratch) -> Step {
         let stepped = memory.within(|| catch_unwind(AssertUnwindSafe(|| self.step())));
         let error = match stepped {
             Ok(Ok(step)) => return step,
@@ -137,7 +138,7 @@ impl Functions {
 
     /// Works and waits until the process is asked to stop, has nothing to do for long, or its extension is gone.
     fn work(&mut self, extension: u32) {
-        let memory = StepMemory::new();
+        let memory = Scratch::for_steps();
         let mut busy_ms = signals::monotonic_ms();
         while !signals::stop_asked() {
             signals::reload_if_asked();

@@ -16,6 +16,7 @@ use super::shared::{self, Outcome, Slot, State};
 use super::{Next, lock, signals, transaction};
 use crate::pg::datum;
 use crate::pg::report::{Level, log};
+use crate::pg::scratch::Scratch;
 use crate::settings;
 use command_ledger_domain::error::LedgerError;
 use pgrx::pg_sys;
@@ -198,42 +199,11 @@ impl Clock {
     }
 }
 
-/// Memory that is given back after every step, whatever it allocated.
-pub(super) struct StepMemory {
-    context: pg_sys::MemoryContext,
-}
-
-impl StepMemory {
-    pub(super) fn new() -> Self {
-        // SAFETY: a child of the process's long-lived memory, with the usual sizes.
-        let context = unsafe {
-            pg_sys::AllocSetContextCreateInternal(
-                pg_sys::TopMemoryContext,
-                c"command_ledger relay step".as_ptr(),
-                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-            )
-        };
-        Self { context }
-    }
-
-    pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
-        // SAFETY: the context lives as long as the process; what the step allocated there is not used after it.
-        unsafe {
-            let before = pg_sys::MemoryContextSwitchTo(self.context);
-            let done = work();
-            pg_sys::MemoryContextSwitchTo(before);
-            pg_sys::MemoryContextReset(self.context);
-            done
-        }
-    }
-}
-
 struct Relay {
     slot: Option<&'static Slot>,
     extension: u32,
-    memory: StepMemory,
+    /// Given back after every step, whatever it allocated.
+    memory: Scratch,
     clock: Clock,
     panics: u32,
     /// The last step failed: perhaps because the extension is gone.
@@ -361,7 +331,7 @@ fn live(slot: Option<&'static Slot>, name: &str) -> Result<Outcome, LedgerError>
     let mut relay = Relay {
         slot,
         extension,
-        memory: StepMemory::new(),
+        memory: Scratch::for_steps(),
         clock: Clock::start(),
         panics: 0,
         failed: false,
